@@ -1,0 +1,281 @@
+"""From files and dotted overrides to a checked `Config`, and back."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from seedflow.config import reader
+from seedflow.config.describe import fits, section_of, sections, settings, takes
+from seedflow.config.tree import Config
+from seedflow.errors import ConfigError
+
+RUN_CONFIG = "config.yaml"
+"""The file of a run directory that holds the run's resolved configuration."""
+
+
+def config_names() -> tuple[str, ...]:
+    """Names of the configurations that come with seedflow."""
+    return tuple(sorted(path.stem for path in _shipped().glob("*.yaml")))
+
+
+def config_summary(name: str) -> str:
+    """The first line of a shipped configuration, which says what it is for."""
+    first, *_ = _read(_shipped() / f"{name}.yaml").splitlines()
+    return first.lstrip("# ")
+
+
+def load_config(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
+    """Read a configuration.
+
+    Parameters
+    ----------
+    source
+        The name of a shipped configuration, a YAML file, or the directory of a run. A shipped name wins
+        over a file of the same name; write ``./name`` for the latter.
+    overrides
+        Texts ``section.key=value`` with the value in YAML, or a mapping from dotted keys to values. They
+        are applied in order. A list or mapping replaces the whole value; one entry of ``env.kwargs`` is
+        set by ``env.kwargs.name=value``.
+
+    Raises
+    ------
+    ConfigError
+        With every mistake found: the key, its value, where it stands, what was expected.
+
+    Examples
+    --------
+    >>> load_config("cartpole_vtrace", ["train.learning_rate=1e-4"]).train.learning_rate
+    0.0001
+    """
+    path = _find(source)
+    text = _read(path)
+    document = reader.read_yaml(text)
+    draft = _Draft(str(path))
+    for mistake in document.mistakes:
+        draft.note(_dotted(mistake.path) or str(path), f"line {mistake.line}", mistake.text)
+    if document.value is None and not document.mistakes:
+        draft.note(
+            str(path), "", "is empty; write settings as `section:` and `key: value`, or {} for all defaults"
+        )
+    draft.values = document.value if document.value is not None else {}
+    draft.places = {place: f"{path}, line {line}" for place, line in document.lines.items()}
+    for key, value, place in _pairs(overrides, draft):
+        draft.set(key, value, place)
+    return draft.finish(readable=document.value is not None)
+
+
+def parse_config(values: Mapping[str, Any], source: str = "the configuration") -> Config:
+    """Check nested values such as ``config.model_dump(mode="json")``; `source` names them in errors."""
+    draft = _Draft(source)
+    draft.values = values
+    return draft.finish()
+
+
+def dump_config(config: Config) -> str:
+    """All settings as YAML, which `load_config` reads back to an equal `Config`."""
+    return reader.write_yaml(config.model_dump(mode="json"))
+
+
+class _Draft:
+    """Values on their way to a `Config`, the place where each was written, and the mistakes found so far."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.values: Any = {}
+        self.places: dict[reader.Path, str] = {}
+        self.mistakes: list[str] = []
+
+    def note(self, what: str, place: str, text: str) -> None:
+        """Record a mistake as one line."""
+        self.mistakes.append(f"{what} ({place}): {text}" if place else f"{what}: {text}")
+
+    def set(self, key: str, value: Any, place: str) -> None:
+        """Apply one override."""
+        parts = tuple(key.split("."))
+        model: type[BaseModel] | None = Config
+        for depth, part in enumerate(parts):
+            field = model.model_fields.get(part) if model else None
+            if model and field is None:
+                return self.note(_shown(key, value), place, _unknown(key))
+            model = section_of(field) if field else None
+            if field and not model:
+                if depth < len(parts) - 1 and not fits(field, {}):
+                    owner = ".".join(parts[: depth + 1])
+                    return self.note(
+                        _shown(key, value), place, f"{owner} has no parts; it takes {takes(field)}"
+                    )
+                break
+        target = self.values
+        for part in parts[:-1]:
+            if not isinstance(target, dict):
+                return None  # the value in the way is a mistake of its own, which `finish` finds
+            target = target.setdefault(part, {})
+        if isinstance(target, dict):
+            target[parts[-1]] = value
+            self.places = {at: p for at, p in self.places.items() if at[: len(parts)] != parts}
+            self.places[parts] = place
+        return None
+
+    def finish(self, readable: bool = True) -> Config:
+        """Check everything; raise one `ConfigError` with all mistakes."""
+        config: Config | None = None
+        if readable:
+            found = dict(self._wrong_types(self.values, Config, ()))
+            try:
+                config = Config.model_validate(self.values)
+            except ValidationError as error:
+                for path, text in _explain(error, self.values):
+                    if not any(path[: len(seen)] == seen for seen in found if seen or not path):
+                        found[path] = text
+            for path, text in found.items():
+                self.note(*self._locate(path), text)
+        if self.mistakes:
+            several = f"{self.source}: {len(self.mistakes)} mistakes\n  "
+            raise ConfigError((several if len(self.mistakes) > 1 else "") + "\n  ".join(self.mistakes))
+        assert config is not None
+        return config
+
+    def _locate(self, path: reader.Path) -> tuple[str, str]:
+        """What is wrong ("key = value") and where it was written."""
+        place = next(
+            (self.places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.places), self.source
+        )
+        if not path:
+            return self.source, ""
+        value = self.values
+        for part in path:
+            value = value[part]
+        return _shown(_dotted(path), value), place
+
+    def _wrong_types(
+        self, values: Any, model: type[BaseModel], path: reader.Path
+    ) -> Iterator[tuple[reader.Path, str]]:
+        if not isinstance(values, Mapping):
+            known = ", ".join(model.model_fields)
+            yield path, f"expected a section with some of the settings {known}; got {_kind(values)}"
+            return
+        for key, value in values.items():
+            here = (*path, key)
+            field = model.model_fields.get(key)
+            section = section_of(field) if field else None
+            if field is None:
+                yield here, _unknown(_dotted(here))
+            elif section is not None:
+                yield from self._wrong_types(value, section, here)
+            elif not fits(field, value):
+                yield here, f"expected {takes(field)}"
+
+
+def _explain(error: ValidationError, values: Any) -> Iterator[tuple[reader.Path, str]]:
+    """Paths and texts of pydantic's findings, in the words of this package."""
+    for item in error.errors():
+        path: list[str | int] = []
+        model: type[BaseModel] | None = Config
+        expected, value = "", values
+        for part in item["loc"]:
+            # The location also names the branches of a union, which are no part of the path.
+            inside = isinstance(value, Mapping) or (isinstance(value, list | tuple) and isinstance(part, int))
+            if not inside or (isinstance(value, Mapping) and part not in value):
+                continue
+            path.append(part)
+            value = value[part]
+            field = model.model_fields.get(str(part)) if model else None
+            if field:
+                model = section_of(field)
+                expected = takes(field) if model is None else ""
+        if item["type"] == "value_error":
+            yield tuple(path), str(item["ctx"]["error"])
+        else:
+            yield tuple(path), f"expected {expected}" if expected else item["msg"]
+
+
+def _pairs(overrides: Sequence[str] | Mapping[str, Any], draft: _Draft) -> Iterator[tuple[str, Any, str]]:
+    """Key, value and place of each override that can be read; the others are noted in `draft`."""
+    if isinstance(overrides, Mapping):
+        for key, value in overrides.items():
+            yield key, value, "override"
+        return
+    for text in [overrides] if isinstance(overrides, str) else overrides:
+        key, equals, value_text = text.partition("=")
+        if not equals or not all(key.strip().split(".")):
+            draft.note(f"override {text!r}", "", "expected section.key=value")
+            continue
+        document = reader.read_yaml(value_text)
+        for mistake in document.mistakes:
+            draft.note(f"override {text!r}", "", f"the value {mistake.text}")
+        if not document.mistakes:
+            yield key.strip(), document.value, "override"
+
+
+def _unknown(key: str) -> str:
+    """Why `key` is refused, with the nearest key that exists."""
+    known = {setting.key for setting in settings()} | {name for name, _ in sections()}
+
+    def likeness(other: str) -> float:
+        whole = difflib.SequenceMatcher(None, key, other).ratio()
+        return max(whole, 0.85 if key.rpartition(".")[2] == other.rpartition(".")[2] else 0.0)
+
+    best = max(sorted(known), key=likeness)
+    if likeness(best) >= 0.7:
+        return f"no such setting; did you mean {best}?"
+    owner = key.rpartition(".")[0]
+    siblings = [name.removeprefix(f"{owner}.") for name in sorted(known) if name.rpartition(".")[0] == owner]
+    if siblings and owner:
+        return f"no such setting; {owner} has {', '.join(siblings)}"
+    return f"no such setting; the sections are {', '.join(name for name, _ in sections())}"
+
+
+def _find(source: str | Path) -> Path:
+    names = config_names()
+    if isinstance(source, str) and source in names:
+        return _shipped() / f"{source}.yaml"
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not (path / RUN_CONFIG).is_file():
+            raise ConfigError(f"{path} is a directory without {RUN_CONFIG}: expected the directory of a run")
+        return path / RUN_CONFIG
+    if path.exists():
+        return path
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        known = f"; {path.stem} is a shipped configuration, give its name alone" if path.stem in names else ""
+        raise ConfigError(f"{path}: no such file or directory{known}")
+    near = difflib.get_close_matches(str(source), names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(
+        f"{str(source)!r} is neither a file nor a shipped configuration; {hint}shipped are {', '.join(names)}"
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _shipped() -> Path:
+    """Directory of the shipped configurations: inside an installed package, or configs/ of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "_configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def _dotted(path: reader.Path) -> str:
+    return ".".join(map(str, path))
+
+
+def _shown(key: str, value: Any) -> str:
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    return f"{key} = {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return "a list" if isinstance(value, list | tuple) else f"the value {value!r}"

@@ -1,0 +1,265 @@
+"""The tree of settings.
+
+Each section belongs to one part of the system and is a frozen pydantic model; an unknown key is
+refused. No other module defines a setting. Checks that concern one section stand in it, checks
+across sections in `Config`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class EnvConfig(Section):
+    """The environment that every actor steps."""
+
+    id: str = Field("CartPole-v1", description="a Gymnasium id, or seedflow/Synthetic-v0")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="passed on to the environment")
+    wrappers: tuple[str | dict[str, Any], ...] = Field(
+        (), description="wrapper names, or {name: arguments}, innermost first"
+    )
+    vectorization: Literal["auto", "entry_point", "sync"] = Field(
+        "auto", description="the environment's own vector entry point, or SyncVectorEnv"
+    )
+
+
+class ActorConfig(Section):
+    """The processes that step environments."""
+
+    count: PositiveInt = Field(2, description="actor processes")
+    groups: PositiveInt = Field(2, description="env groups an actor alternates between")
+    envs_per_group: PositiveInt = Field(16, description="environments stepped by one call")
+    max_restarts: NonNegativeInt = Field(10, description="restarts of actors allowed per window")
+    restart_window_seconds: PositiveFloat = 600.0
+    heartbeat_seconds: PositiveFloat = Field(5.0, description="pause between heartbeats")
+    reconnect_seconds: PositiveFloat = Field(
+        60.0, description="how long an actor looks for its learner before it gives up"
+    )
+    stop_seconds: PositiveFloat = Field(10.0, description="grace between SIGTERM and SIGKILL")
+
+
+class InferenceConfig(Section):
+    """Central batched inference."""
+
+    max_batch: PositiveInt = Field(256, description="most environments in one forward pass")
+    min_batch: PositiveInt = Field(1, description="environments to wait for, up to the deadline")
+    deadline_ms: NonNegative = Field(0.0, description="longest wait for min_batch")
+    torch_threads: PositiveInt = 1
+    lease_seconds: PositiveFloat = Field(30.0, description="a lease without heartbeat expires")
+
+
+class RolloutConfig(Section):
+    """Unroll slots between inference and training."""
+
+    unroll: PositiveInt = Field(20, description="transitions T of an unroll (T + 1 indices)")
+    max_envs: PositiveInt | None = Field(
+        None, description="training environments at most; default: those of all actors"
+    )
+    queue: PositiveInt = Field(16, description="finished unrolls waiting for training, at most")
+    prefetch: PositiveInt = Field(1, description="batches assembled ahead of training")
+
+
+class FrameStackConfig(Section):
+    """Newest frames stacked as part of the core state."""
+
+    depth: PositiveInt = Field(1, description="frames seen at once; 1 stacks nothing")
+    padding: Literal["repeat", "zero"] = Field(
+        "repeat", description="what stands before an episode's first frame"
+    )
+
+
+class NetworkConfig(Section):
+    """The agent's network: frame stack, encoder, optional inputs, core, heads."""
+
+    encoder: Literal["mlp", "nature"] = "mlp"
+    hidden: tuple[PositiveInt, ...] = Field((64, 64), description="layer sizes of the mlp encoder")
+    activation: Literal["relu", "tanh"] = "tanh"
+    features: PositiveInt = Field(512, description="output size of the nature encoder")
+    frame_stack: FrameStackConfig = FrameStackConfig()
+    core: Literal["none", "lstm"] = "none"
+    core_size: PositiveInt = Field(64, description="hidden size of the recurrent core")
+    inputs: tuple[Literal["previous_action", "previous_reward"], ...] = Field(
+        (), description="concatenated to the features before the core"
+    )
+
+
+class VTraceConfig(Section):
+    """V-trace (IMPALA), Espeholt et al. 2018, arXiv 1802.01561."""
+
+    name: Literal["vtrace"] = "vtrace"
+    discount: Fraction = 0.99
+    trace_decay: Fraction = Field(1.0, description="lambda")
+    rho_bar: PositiveFloat = Field(1.0, description="clip of the importance ratio in the target")
+    c_bar: PositiveFloat = Field(1.0, description="clip of the trace coefficient")
+    pg_rho_bar: PositiveFloat = Field(1.0, description="clip of the policy gradient's ratio")
+    value_cost: NonNegative = 0.5
+    entropy_cost: NonNegative = Field(0.01, description="initial cost where target_entropy is set")
+    target_entropy: NonNegative | None = Field(
+        None, description="tunes the entropy cost to hold this entropy (nats)"
+    )
+    entropy_cost_rate: NonNegative = Field(0.01, description="step size of that tuning, log space")
+    reward_clip: PositiveFloat | None = Field(None, description="clip rewards to [-x, x] in the loss")
+
+
+class TrainConfig(Section):
+    """Optimization."""
+
+    batch: PositiveInt = Field(16, description="unrolls per update")
+    total_agent_steps: PositiveInt = Field(1_000_000, description="the run ends here")
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    learning_rate: PositiveFloat = 1e-3
+    final_learning_rate: NonNegative = Field(
+        0.0, description="reached at total_agent_steps where learning_rate_decay is linear"
+    )
+    learning_rate_decay: Literal["none", "linear"] = "none"
+    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    rmsprop_decay: Fraction = 0.99
+    optimizer_epsilon: PositiveFloat = 1e-8
+    clip_norm: PositiveFloat | None = Field(40.0, description="global norm of the gradient")
+    torch_threads: PositiveInt | None = Field(
+        None, description="threads of the training loop; default: cores left over"
+    )
+
+
+class RpcConfig(Section):
+    """How observations and actions travel."""
+
+    path: Literal["auto", "slab", "grpc"] = Field(
+        "auto", description="auto: shared memory on the learner's host, gRPC from elsewhere"
+    )
+    ports: tuple[PositiveInt, PositiveInt] | None = Field(
+        None, description="[low, high] for the gateway; default: any free port"
+    )
+    interface: str | None = Field(
+        None, description="address the gateway binds; default: the Dask worker's own"
+    )
+    connect_seconds: PositiveFloat = Field(30.0, description="deadline of one connection attempt")
+
+    @model_validator(mode="after")
+    def _ports_ascend(self) -> RpcConfig:
+        if self.ports is not None and not self.ports[0] <= self.ports[1] <= 65535:
+            raise ValueError(f"ports {list(self.ports)} must be [low, high] with low <= high <= 65535")
+        return self
+
+
+class EvalConfig(Section):
+    """Periodic evaluation on environments of its own."""
+
+    every: NonNegativeInt = Field(0, description="agent steps between evaluations; 0: never")
+    episodes: PositiveInt = 20
+    envs: PositiveInt = Field(4, description="environments of the evaluation actor")
+    deterministic: bool = Field(False, description="greedy instead of sampled actions")
+
+
+class CheckpointConfig(Section):
+    """Run checkpoints."""
+
+    every_seconds: PositiveFloat = 60.0
+    keep: PositiveInt = Field(3, description="generations kept")
+
+
+class MetricsConfig(Section):
+    """What is recorded, and how often."""
+
+    every_seconds: PositiveFloat = 5.0
+    tensorboard: bool = True
+    console: Literal["auto", "live", "plain", "off"] = "auto"
+
+
+class ClusterConfig(Section):
+    """The Dask cluster: an existing one, or the local one that seedflow starts."""
+
+    scheduler: str | None = Field(None, description="address of a Dask scheduler")
+    scheduler_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    local_workers: PositiveInt | None = Field(
+        None, description="workers of the local cluster; default: one per actor and the learner's"
+    )
+    connect_seconds: PositiveFloat = Field(30.0, description="wait for the scheduler")
+    worker_seconds: PositiveFloat = Field(60.0, description="wait for a first worker")
+    learner_seconds: PositiveFloat = Field(120.0, description="wait for the learner to be up")
+    actors_per_worker: PositiveInt | None = Field(
+        None, description="actors on one worker at most; default: its threads, or its ACTOR resource"
+    )
+    stop_seconds: PositiveFloat = Field(20.0, description="grace for the learner to save and end")
+
+
+class Config(Section):
+    """All settings of a run."""
+
+    runtime: Literal["inline", "local", "cluster"] = "local"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: NonNegativeInt = 1
+    env: EnvConfig = EnvConfig()
+    actor: ActorConfig = ActorConfig()
+    inference: InferenceConfig = InferenceConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    network: NetworkConfig = NetworkConfig()
+    algo: VTraceConfig = VTraceConfig()
+    train: TrainConfig = TrainConfig()
+    rpc: RpcConfig = RpcConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    @property
+    def envs_per_actor(self) -> int:
+        """Environments of one actor process."""
+        return self.actor.groups * self.actor.envs_per_group
+
+    @property
+    def max_envs(self) -> int:
+        """Training environments at most, a whole number of actors."""
+        return self.rollout.max_envs or self.actor.count * self.envs_per_actor
+
+    @property
+    def slots(self) -> int:
+        """Unroll slots that inference, queue and prefetch need together.
+
+        Fewer can stop a run for good: every env may hold one partial unroll while the queue and
+        the prefetched batches are full.
+        """
+        queued = max(self.rollout.queue, self.train.batch)
+        return self.max_envs + queued + self.rollout.prefetch * self.train.batch
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Config:
+        if self.actor.envs_per_group > self.inference.max_batch:
+            raise ValueError(
+                f"actor.envs_per_group = {self.actor.envs_per_group} is larger than "
+                f"inference.max_batch = {self.inference.max_batch}: a group must fit into one batch; "
+                "raise inference.max_batch or lower actor.envs_per_group"
+            )
+        if self.inference.min_batch > self.inference.max_batch:
+            raise ValueError(
+                f"inference.min_batch = {self.inference.min_batch} is larger than "
+                f"inference.max_batch = {self.inference.max_batch}; lower inference.min_batch"
+            )
+        if self.rollout.max_envs is not None and self.rollout.max_envs < self.envs_per_actor:
+            raise ValueError(
+                f"rollout.max_envs = {self.rollout.max_envs} holds not even one actor's "
+                f"{self.envs_per_actor} environments (actor.groups x actor.envs_per_group); raise it"
+            )
+        return self
