@@ -1,0 +1,238 @@
+"""Progress of a run for the person who started it."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+import rich.console
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from seedflow.metrics.names import AGENT_STEPS, AGENT_STEPS_PER_SECOND, EPISODE_RETURN, EVAL_RETURN
+from seedflow.metrics.sinks import Sink
+
+Mode = Literal["auto", "live", "plain", "off"]
+
+ABSENT = "-"
+SMOOTHING = 0.3
+"""Weight of the newest speed in the speed from which the time left is estimated."""
+
+FIELDS: tuple[tuple[str, str], ...] = (
+    ("return", EPISODE_RETURN),
+    ("eval", EVAL_RETURN),
+    ("steps/s", AGENT_STEPS_PER_SECOND),
+    ("batch", "inference/batch_size"),
+    ("queue", "queue/unrolls"),
+    ("free slots", "slots/free"),
+    ("lag", "lag/policy_versions"),
+    ("actors", "lease/active"),
+    ("restarts", "actor/restarts"),
+)
+"""Labels and metrics shown beside the progress."""
+
+
+class Console(Sink):
+    """Shows progress, time left and the metrics that tell how a run is doing.
+
+    On a terminal it keeps an area of two lines up to date; elsewhere it prints one line per write.
+    A metric keeps its last value until there is a new one; one without a value yet, such as the
+    return before the first episode has ended, is shown as ``-``.
+
+    The terminal stays usable however the process ends: the cursor is never hidden, and no mode of
+    the terminal is changed.
+
+    Parameters
+    ----------
+    total_steps
+        Agent steps at which the run ends.
+    mode
+        The setting ``metrics.console``: ``live`` or ``plain`` text, ``off``, or ``auto``, which is
+        ``live`` on a terminal and ``plain`` elsewhere.
+    title
+        Shown before the progress bar.
+    file
+        Where to print; standard output by default.
+    clock
+        Seconds from an arbitrary origin.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        mode: Mode = "auto",
+        title: str = "",
+        file: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file = sys.stdout if file is None else file
+        if mode == "auto":
+            terminal = rich.console.Console(file=self._file)
+            mode = "live" if terminal.is_terminal and not terminal.is_dumb_terminal else "plain"
+        self._mode = mode
+        self._title = title
+        self._progress = _Progress(total_steps, clock)
+        self._latest: dict[str, float] = {}
+        self._live: Live | None = None
+        self._closed = False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Show a snapshot; progress follows ``steps/agent``, or `step` where that is absent."""
+        if self._mode == "off" or self._closed:
+            return
+        self._latest.update(values)
+        speed = values.get(AGENT_STEPS_PER_SECOND)
+        self._progress.update(int(values.get(AGENT_STEPS, step)), speed)
+        if self._mode == "live":
+            live = self._start_live()
+            if not live.auto_refresh:
+                live.refresh()
+        else:
+            self._print(self._line())
+
+    def message(self, text: str) -> None:
+        """Print a line of text; on a terminal it scrolls by above the live area."""
+        if self._mode == "off":
+            return
+        if self._live is not None:
+            self._live.console.print(Text(text))
+        else:
+            self._print(text)
+
+    def close(self) -> None:
+        """Leave the last state of the live area standing and give the terminal back."""
+        self._closed = True
+        if self._live is not None:
+            live, self._live = self._live, None
+            atexit.unregister(self.close)
+            live.stop()
+
+    def _start_live(self) -> Live:
+        if self._live is None:
+            terminal = rich.console.Console(file=self._file, force_terminal=True, highlight=False)
+            # The clock of the area ticks by a thread of rich's, once a second.
+            self._live = Live(console=terminal, refresh_per_second=1, get_renderable=self._area)
+            atexit.register(self.close)
+            self._live.start(refresh=True)
+            # A process that is killed cannot bring a hidden cursor back.
+            terminal.show_cursor(True)
+        return self._live
+
+    def _print(self, line: str) -> None:
+        try:
+            print(line, file=self._file, flush=True)
+        except BrokenPipeError:
+            # Who was reading, `| head` for instance, has left. The run goes on without them.
+            self._mode = "off"
+
+    def _values(self) -> list[tuple[str, str]]:
+        return [(label, format_number(self._latest.get(name))) for label, name in FIELDS]
+
+    def _line(self) -> str:
+        progress = self._progress
+        parts = [f"{progress.steps_text} ({progress.percent_text})", f"{progress.left_text} left"]
+        if self._title:
+            parts.insert(0, self._title)
+        return " | ".join(parts + [f"{label} {value}" for label, value in self._values()])
+
+    def _area(self) -> Group:
+        progress = self._progress
+        top = Table.grid(padding=(0, 1), expand=True)
+        for ratio in (None, 1, None, None, None):
+            top.add_column(no_wrap=True, ratio=ratio)
+        top.add_row(
+            Text(self._title, style="bold"),
+            ProgressBar(total=progress.total, completed=min(progress.steps, progress.total)),
+            Text(progress.percent_text, style="bold"),
+            Text(progress.steps_text, style="cyan"),
+            Text(f"{progress.elapsed_text} elapsed, {progress.left_text} left", style="cyan"),
+        )
+        bottom = Text("   ").join(
+            Text.assemble((f"{label} ", "dim"), (value, "dim" if value == ABSENT else "bold"))
+            for label, value in self._values()
+        )
+        return Group(top, bottom)
+
+
+@dataclass
+class _Progress:
+    """Steps done of the steps to do, and the time that is left at the smoothed speed."""
+
+    total: int
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.steps = 0
+        self._began = self._updated = self.clock()
+        self._speed: float | None = None
+
+    def update(self, steps: int, speed: float | None) -> None:
+        self.steps, self._updated = steps, self.clock()
+        if speed is not None and math.isfinite(speed):
+            before = speed if self._speed is None else self._speed
+            self._speed = before + SMOOTHING * (speed - before)
+
+    @property
+    def steps_text(self) -> str:
+        return f"{format_number(self.steps)} / {format_number(self.total)} steps"
+
+    @property
+    def percent_text(self) -> str:
+        # Rounded down, so that 100 % means that nothing is left.
+        return f"{min(100, 100 * self.steps // max(self.total, 1)):3d}%"
+
+    @property
+    def elapsed_text(self) -> str:
+        return format_duration(self.clock() - self._began)
+
+    @property
+    def left_text(self) -> str:
+        if self.steps >= self.total:
+            return format_duration(0)
+        if not self._speed:
+            return ABSENT
+        since = self.clock() - self._updated
+        return format_duration(max(0.0, (self.total - self.steps) / self._speed - since))
+
+
+def format_number(value: float | None) -> str:
+    """A number in few characters: three digits, with k, M, G; ``-`` for none or a non-finite one.
+
+    Examples
+    --------
+    >>> [format_number(x) for x in (None, 0, 7, 195.34, 0.01234, 12_345, 999_999, 2_500_000, -21)]
+    ['-', '0', '7', '195', '0.0123', '12.3k', '1M', '2.5M', '-21']
+    """
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    scaled, suffix = float(f"{value:.3g}"), ""
+    for suffix in ("", "k", "M", "G"):
+        if abs(scaled) < 1000:
+            break
+        if suffix != "G":
+            scaled /= 1000
+    return f"{scaled:.3g}{suffix}"
+
+
+def format_duration(seconds: float) -> str:
+    """Hours, minutes and seconds, with days in front from one day on.
+
+    Examples
+    --------
+    >>> [format_duration(s) for s in (7, 83.4, 3661, 200_000)]
+    ['0:07', '1:23', '1:01:01', '2d 7:33:20']
+    """
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour}:{minute:02d}:{second:02d}"
+    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"

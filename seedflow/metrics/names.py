@@ -1,0 +1,149 @@
+"""The names under which a run reports numbers, with unit and meaning.
+
+One table serves the documentation (`markdown_table`), the labels of plots and a test that no metric
+goes undocumented (`describe`). A name is ``group/quantity``; TensorBoard makes a section of each group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "distribution", "rate"]
+Statistic = Literal["p50", "p99", "max"]
+
+AGENT_STEPS = "steps/agent"
+AGENT_STEPS_PER_SECOND = "rate/agent_steps_per_second"
+EPISODE_RETURN = "episode/return"
+EVAL_RETURN = "eval/return"
+
+
+@dataclass(frozen=True)
+class MetricName:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name
+        The name, or a pattern such as ``loss/*``.
+    unit
+        Unit of the value; ``1`` for a number without one.
+    kind
+        ``counter``: total since the run began. ``gauge``: value at the moment of the snapshot.
+        ``distribution``: mean over what was observed since the snapshot before. ``rate``: slope of a
+        counter between two snapshots.
+    meaning
+        One sentence for a reader of the documentation.
+    statistics
+        Further names of a distribution: ``p99`` stands for ``<name>_p99``.
+    """
+
+    name: str
+    unit: str
+    kind: Kind
+    meaning: str
+    statistics: tuple[Statistic, ...] = ()
+
+
+def statistics_of(name: str) -> tuple[Statistic, ...]:
+    """Which statistics a distribution of this name reports besides its mean.
+
+    Durations (``..._ms``) report two percentiles, policy lag its spread and its largest value.
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name].statistics
+    return ("p50", "p99") if name.endswith("_ms") else ()
+
+
+def describe(name: str) -> MetricName | None:
+    """Return the row that documents `name`, or None for a name that the table does not know.
+
+    A derived name, ``inference/latency_ms_p99``, is described by the row of its distribution.
+
+    Examples
+    --------
+    >>> describe("inference/latency_ms_p99").unit
+    'ms'
+    >>> describe("loss/value").name
+    'loss/*'
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    base, _, statistic = name.rpartition("_")
+    if base in _BY_NAME and statistic in _BY_NAME[base].statistics:
+        return _BY_NAME[base]
+    return next((metric for metric in METRICS if fnmatchcase(name, metric.name)), None)
+
+
+def markdown_table() -> str:
+    """The table for the documentation, in Markdown."""
+    rows = ["| name | unit | kind | meaning |", "|---|---|---|---|"]
+    for metric in METRICS:
+        name = f"`{metric.name}`" + "".join(f", `_{statistic}`" for statistic in metric.statistics)
+        rows.append(f"| {name} | {metric.unit} | {metric.kind} | {metric.meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+METRICS: tuple[MetricName, ...] = (
+    MetricName(AGENT_STEPS, "steps", "counter", "Transitions made by the training environments."),
+    MetricName(
+        "steps/env_frames",
+        "frames",
+        "counter",
+        "Frames the training environments simulated, action repeat included.",
+    ),
+    MetricName(
+        EPISODE_RETURN,
+        "reward",
+        "distribution",
+        "Sum of raw rewards of the training episodes that ended; absent while none has.",
+    ),
+    MetricName("episode/length", "steps", "distribution", "Transitions of the training episodes that ended."),
+    MetricName("episode/count", "episodes", "counter", "Training episodes that ended."),
+    MetricName(EVAL_RETURN, "reward", "gauge", "Mean return over the episodes of one evaluation."),
+    MetricName("eval/*", "1", "gauge", "Further results of the same evaluation."),
+    MetricName(AGENT_STEPS_PER_SECOND, "steps/s", "rate", "Slope of `steps/agent`."),
+    MetricName("rate/env_frames_per_second", "frames/s", "rate", "Slope of `steps/env_frames`."),
+    MetricName("rate/updates_per_second", "updates/s", "rate", "Slope of `train/updates`."),
+    MetricName(
+        "lag/policy_versions",
+        "versions",
+        "distribution",
+        "Published weight versions between the policy that acted and the one that is trained, "
+        "per index of a training batch.",
+        ("p50", "p99", "max"),
+    ),
+    MetricName("inference/batch_size", "environments", "distribution", "Environments in one forward pass."),
+    MetricName(
+        "inference/latency_ms",
+        "ms",
+        "distribution",
+        "From the pick-up of a batch of requests to its last reply.",
+        ("p50", "p99"),
+    ),
+    MetricName(
+        "inference/wait_slots_seconds",
+        "s",
+        "counter",
+        "Time inference stood still because no unroll slot was free.",
+    ),
+    MetricName("slots/free", "slots", "gauge", "Unroll slots that hold nothing."),
+    MetricName("queue/unrolls", "unrolls", "gauge", "Finished unrolls that wait for training."),
+    MetricName("lease/active", "leases", "gauge", "Actors that are connected."),
+    MetricName(
+        "lease/quarantined",
+        "leases",
+        "gauge",
+        "Dropped leases whose memory a writer or a batch may still hold.",
+    ),
+    MetricName("lease/dropped", "leases", "counter", "Leases that ended by a fault or went silent."),
+    MetricName("lease/registrations", "leases", "counter", "Leases granted."),
+    MetricName("actor/restarts", "restarts", "counter", "Actors that were replaced after a failure."),
+    MetricName("train/updates", "updates", "counter", "Steps of the optimizer."),
+    MetricName("train/*", "1", "gauge", "State of the optimization, the learning rate for example."),
+    MetricName("loss/*", "1", "distribution", "Terms of the loss and what its gradient looks like."),
+    MetricName("time/seconds", "s", "gauge", "Running time of the run, interruptions left out."),
+)
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
