@@ -1,0 +1,84 @@
+"""gRPC as both ends of a stream use it, and what they agree on.
+
+`grpc` is imported from here, never directly: the event-engine transport, the default since gRPC 1.80,
+costs a Python process 1.4 to 1.9 times as much CPU per message as the one before it, and the switch is
+read once, when `grpc` is first imported. A release of gRPC that no longer knows the switch ignores it.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
+
+import grpc as grpc
+from grpc import aio as aio
+
+from seedflow.errors import ConfigError
+from seedflow.rpc.slab import BlockLayout
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""Largest message either end sends or takes."""
+
+MAX_PAYLOAD_BYTES = MAX_MESSAGE_BYTES - 64
+"""Largest packed request or reply of a group: the rest is room for the message's own fields."""
+
+KEEPALIVE_SECONDS = 10.0
+"""Pause after which an end that heard nothing asks whether the other still lives."""
+
+KEEPALIVE_TIMEOUT_SECONDS = 20.0
+"""Silence after such a question that ends the connection."""
+
+PINGS_ALLOWED_EVERY_SECONDS = 5.0
+"""A server ends connections that ask more often; gRPC's own default is five minutes."""
+
+Options = list[tuple[str, int]]
+
+_COMMON: Options = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
+    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+def client_options() -> Options:
+    """Options of an actor's channel: no proxy, no hidden retries, no connection shared between channels."""
+    return [
+        *_COMMON,
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def server_options() -> Options:
+    """Options of the gateway's server. Its port belongs to it alone, where gRPC would share it silently."""
+    return [
+        *_COMMON,
+        ("grpc.http2.min_ping_interval_without_data_ms", int(PINGS_ALLOWED_EVERY_SECONDS * 1000)),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def address(host: str, port: int) -> str:
+    """``host:port``, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_payloads(layout: BlockLayout) -> None:
+    """Check that one group's rows fit into a message.
+
+    Raises
+    ------
+    ConfigError
+        If they do not; the text has both sizes.
+    """
+    largest = max(layout.request_bytes, layout.reply_bytes)
+    if largest > MAX_PAYLOAD_BYTES:
+        raise ConfigError(
+            f"one group of {layout.envs} environments is {largest} bytes a step, but a gRPC message holds "
+            f"{MAX_PAYLOAD_BYTES} at most; lower actor.envs_per_group, or keep every actor on the learner's "
+            "host with rpc.path = slab"
+        )
