@@ -1,0 +1,68 @@
+"""Which code runs an operation on which device.
+
+An operation's *twins* compute the same thing on different devices: ``"cpu"``, ``"cuda"``, and
+``"torch"``, plain torch calls that work on any device and stand in where a device has no twin of its
+own. A twin is called with checked arguments and preallocated results, and returns nothing.
+
+Examples
+--------
+A CUDA twin joins by registering; the operation's public function then finds it for CUDA tensors::
+
+    @register("recurrent_scatter", "cuda")
+    def _recurrent_scatter_cuda(tables, rows, values): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+Twin = Callable[..., None]
+
+PORTABLE = "torch"
+
+_twins: dict[str, dict[str, Twin]] = {}
+
+
+def register(operation: str, device_type: str) -> Callable[[Twin], Twin]:
+    """Return a decorator that makes a function the twin of `operation` on `device_type`.
+
+    Parameters
+    ----------
+    operation
+        The public function's name.
+    device_type
+        A torch device type (``"cpu"``, ``"cuda"``), or ``"torch"`` for the stand-in.
+
+    Raises
+    ------
+    ValueError
+        When that twin is registered already.
+    """
+
+    def add(function: Twin) -> Twin:
+        registered = _twins.setdefault(operation, {})
+        if device_type in registered:
+            raise ValueError(
+                f"operation {operation!r} already has a twin for {device_type!r} "
+                f"({registered[device_type]!r}): expected one twin a device"
+            )
+        registered[device_type] = function
+        return function
+
+    return add
+
+
+def twin(operation: str, device_type: str) -> Twin:
+    """Return the twin of `operation` for a device type, or the stand-in where there is none."""
+    registered = _twins[operation]
+    return registered.get(device_type) or registered[PORTABLE]
+
+
+def twins(operation: str) -> Mapping[str, Twin]:
+    """Return all twins of `operation` by device type."""
+    return dict(_twins[operation])
+
+
+def operations() -> tuple[str, ...]:
+    """Return the names of all registered operations."""
+    return tuple(_twins)
