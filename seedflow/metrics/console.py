@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import math
 import sys
 import time
@@ -86,26 +87,24 @@ class Console(Sink):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Show a snapshot; progress follows ``steps/agent``, or `step` where that is absent."""
-        if self._mode == "off" or self._closed:
+        if self._closed:
             return
         self._latest.update(values)
         speed = values.get(AGENT_STEPS_PER_SECOND)
         self._progress.update(int(values.get(AGENT_STEPS, step)), speed)
         if self._mode == "live":
-            live = self._start_live()
-            if not live.auto_refresh:
-                live.refresh()
+            self._show(lambda: self._start_live().refresh())
         else:
-            self._print(self._line())
+            self.message(self._line())
 
     def message(self, text: str) -> None:
         """Print a line of text; on a terminal it scrolls by above the live area."""
         if self._mode == "off":
             return
-        if self._live is not None:
-            self._live.console.print(Text(text))
+        if (live := self._live) is not None:
+            self._show(lambda: live.console.print(Text(text)))
         else:
-            self._print(text)
+            self._show(lambda: print(text, file=self._file, flush=True))
 
     def close(self) -> None:
         """Leave the last state of the live area standing and give the terminal back."""
@@ -113,32 +112,35 @@ class Console(Sink):
         if self._live is not None:
             live, self._live = self._live, None
             atexit.unregister(self.close)
-            live.stop()
+            self._show(live.stop)
+
+    def _show(self, output: Callable[[], None]) -> None:
+        """Print; if whoever was reading has left, a closed terminal or `| head`, go on in silence."""
+        try:
+            output()
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            self._mode = "off"
+            self.close()
 
     def _start_live(self) -> Live:
         if self._live is None:
-            terminal = rich.console.Console(file=self._file, force_terminal=True, highlight=False)
-            # The clock of the area ticks by a thread of rich's, once a second.
-            self._live = Live(console=terminal, refresh_per_second=1, get_renderable=self._area)
+            terminal = _Terminal(file=self._file, force_terminal=True, highlight=False)
+            # Drawn by `write` only: no thread that could draw while a signal ends the process.
+            self._live = Live(console=terminal, auto_refresh=False, get_renderable=self._area)
             atexit.register(self.close)
-            self._live.start(refresh=True)
+            self._live.start()
             # A process that is killed cannot bring a hidden cursor back.
             terminal.show_cursor(True)
         return self._live
-
-    def _print(self, line: str) -> None:
-        try:
-            print(line, file=self._file, flush=True)
-        except BrokenPipeError:
-            # Who was reading, `| head` for instance, has left. The run goes on without them.
-            self._mode = "off"
 
     def _values(self) -> list[tuple[str, str]]:
         return [(label, format_number(self._latest.get(name))) for label, name in FIELDS]
 
     def _line(self) -> str:
         progress = self._progress
-        parts = [f"{progress.steps_text} ({progress.percent_text})", f"{progress.left_text} left"]
+        parts = [f"{progress.steps_text} ({progress.percent_text.strip()})", f"{progress.left_text} left"]
         if self._title:
             parts.insert(0, self._title)
         return " | ".join(parts + [f"{label} {value}" for label, value in self._values()])
@@ -162,6 +164,13 @@ class Console(Sink):
         return Group(top, bottom)
 
 
+class _Terminal(rich.console.Console):
+    """A rich console that leaves it to its user what a reader who left means; rich's exits."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "whoever was reading has left")
+
+
 @dataclass
 class _Progress:
     """Steps done of the steps to do, and the time that is left at the smoothed speed."""
@@ -171,11 +180,11 @@ class _Progress:
 
     def __post_init__(self) -> None:
         self.steps = 0
-        self._began = self._updated = self.clock()
+        self._began = self.clock()
         self._speed: float | None = None
 
     def update(self, steps: int, speed: float | None) -> None:
-        self.steps, self._updated = steps, self.clock()
+        self.steps = steps
         if speed is not None and math.isfinite(speed):
             before = speed if self._speed is None else self._speed
             self._speed = before + SMOOTHING * (speed - before)
@@ -199,8 +208,7 @@ class _Progress:
             return format_duration(0)
         if not self._speed:
             return ABSENT
-        since = self.clock() - self._updated
-        return format_duration(max(0.0, (self.total - self.steps) / self._speed - since))
+        return format_duration((self.total - self.steps) / self._speed)
 
 
 def format_number(value: float | None) -> str:

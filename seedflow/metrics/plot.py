@@ -20,6 +20,8 @@ FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
+EVALUATION: Any = {"linestyle": "", "marker": "o", "markersize": 5, "markeredgecolor": "white"}
+
 STYLE: Any = {
     "font.size": 10,
     "axes.axisbelow": True,
@@ -91,14 +93,15 @@ def plot_runs(
         axes = figure.add_subplot()
         for i, (label, curve) in enumerate(zip(_labels(paths), curves, strict=True)):
             _draw(axes, curve, label, COLORS[i % len(COLORS)], smoothing)
+        if any(len(evaluations[0]) for _, evaluations in curves):
+            axes.plot([], [], color="0.4", label="evaluation", **EVALUATION)
         row = describe(metric)
         unit = f" [{row.unit}]" if row is not None and row.unit != "1" else ""
         axes.set_xlabel("agent steps")
         axes.set_ylabel(metric.replace("/", " ").replace("_", " ") + unit)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.margins(x=0.01)
-        if axes.has_data():
-            figure.legend(loc="outside upper left", ncols=min(3, len(paths)))
+        figure.legend(loc="outside upper left", ncols=4)
         out_file.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if out_file.suffix.lower() == ".svg" else None
         figure.savefig(out_file, metadata=metadata)
@@ -150,14 +153,9 @@ def _draw(axes: Axes, curve: tuple[_Points, _Points], label: str, color: str, sm
     if len(steps) > 2 and smoothing > 0:
         axes.plot(steps, values, color=color, alpha=0.2, linewidth=0.8)
         values = smooth(steps, values, smoothing * float(steps[-1] - steps[0]))
-    if len(steps):
-        marker = "o" if len(steps) == 1 else ""
-        axes.plot(steps, values, color=color, linewidth=1.8, marker=marker, label=label)
-    if len(eval_steps):
-        axes.plot(
-            eval_steps, eval_values, color=color, linestyle="", marker="o", markersize=4,
-            markeredgecolor="white", label=f"{label}, evaluation",
-        )  # fmt: skip
+    # Drawn even if empty: a run with evaluations only has its place in the legend too.
+    axes.plot(steps, values, color=color, linewidth=1.8, marker="o" if len(steps) == 1 else "", label=label)
+    axes.plot(eval_steps, eval_values, color=color, **EVALUATION)
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
