@@ -257,6 +257,21 @@ channel.send({"kind": "done"}); return 0
     assert [message["kind"] for message in role.poll_messages()] == ["done"]
 
 
+def test_role_learns_that_the_learner_has_moved(start: Start) -> None:
+    role = start("""
+channel.send({"kind": "state", "endpoint": channel.endpoint})
+while channel.endpoint != {"gateway": "b:2"}:
+    time.sleep(0.01)
+return 0
+""")
+    assert wait_message(role, "state")["endpoint"] is None
+    role.send({"kind": "endpoint", "endpoint": {"gateway": "a:1"}})
+    role.send({"kind": "endpoint", "endpoint": {"gateway": "b:2"}})
+    assert wait_for(lambda: role.returncode() is not None)
+    assert role.returncode() == 0
+    role.send({"kind": "endpoint", "endpoint": {"gateway": "c:3"}})
+
+
 def test_supervisor_that_sends_nonsense_ends_the_role(start: Start) -> None:
     role = start("pids = []" + REPORT_AND_WAIT)
     wait_message(role, "state")

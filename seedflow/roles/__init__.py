@@ -1,9 +1,10 @@
 """How a supervisor and a role process talk, and how a role ends with everything below it.
 
-A *role* (actor, learner, gateway) is a child process ``python -m <module>``. Its supervisor holds a
+A *role* (actor, learner) is a child process ``python -m <module>``. Its supervisor holds a
 `RoleProcess`, the role itself a `RoleChannel`; between them run two inherited pipes that carry one JSON
-object a line. Down: ``start`` (always first) and ``stop``. Up: ``state``, ``endpoint``, ``metrics``,
-``failed`` and ``done``. What a role prints, and what its libraries print, goes to a log file.
+object a line. Down: ``start`` (always first), ``endpoint`` (the learner has moved) and ``stop``. Up:
+``state``, ``endpoint``, ``metrics``, ``failed`` and ``done``. What a role prints, and what its libraries
+print, goes to a log file.
 
 Secrets travel in the start message only: it is in no argument list, environment or log.
 

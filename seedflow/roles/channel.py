@@ -43,6 +43,9 @@ class RoleChannel:
         Set by a ``stop`` message, SIGTERM, the supervisor's death, or a line that is no message.
     orphaned
         Set when the supervisor is gone. The process is ended soon after, gracefully or not.
+    endpoint
+        The newest ``endpoint`` message's content: where the learner is after it was placed again. None
+        until there was one.
     fault
         The `TransportError` of a malformed line, or None.
     dropped_metrics
@@ -63,6 +66,7 @@ class RoleChannel:
         self.start: Message = {}
         self.stop_requested = threading.Event()
         self.orphaned = threading.Event()
+        self.endpoint: Message | None = None
         self.fault: TransportError | None = None
         self.dropped_metrics = 0
 
@@ -196,8 +200,14 @@ class RoleChannel:
             del self._received[: len(line) + 1]
             try:
                 message = decode(line, "the supervisor")
+                if message["kind"] == "endpoint" and isinstance(message.get("endpoint"), dict):
+                    self.endpoint = message["endpoint"]
+                    continue
                 if message["kind"] != "stop":
-                    raise TransportError(f'the supervisor sent {line[:200]!r}: expected kind "stop"')
+                    raise TransportError(
+                        f'the supervisor sent {line[:200]!r}: expected kind "stop", '
+                        'or "endpoint" with an object'
+                    )
             except TransportError as error:
                 self.fault = self.fault or error
                 print(f"seedflow: {error}", file=sys.stderr)
@@ -248,7 +258,7 @@ def run_role(main: Callable[[RoleChannel], int]) -> NoReturn:
         code = main(channel)
         if channel.fault is not None:
             raise channel.fault
-    except Exception as error:
+    except BaseException as error:  # SystemExit from deep within a library is a failure too
         traceback.print_exc()
         channel.send(failure(error, retryable=True))
         code = EXIT_FAILED

@@ -82,6 +82,16 @@ class RoleProcess:
     def __exit__(self, *exc: object) -> None:
         self.kill()
 
+    def send(self, message: Message) -> None:
+        """Send an ``endpoint`` message, ``{"kind": "endpoint", "endpoint": {...}}``. Never blocks.
+
+        Nothing happens where the role has ended already; its exit code tells.
+        """
+        with self._lock:
+            if not self._closed:
+                self._outgoing += encode(message)
+                self._pump()
+
     def poll_messages(self) -> list[Message]:
         """What the role has sent since the last call, in order.
 
@@ -127,9 +137,7 @@ class RoleProcess:
     def stop(self, grace: float) -> int:
         """Ask the role to stop, wait for at most `grace` seconds, then kill it; returns the exit code."""
         deadline = time.monotonic() + grace
-        with self._lock:
-            if not self._closed:
-                self._outgoing += encode({"kind": "stop"})
+        self.send({"kind": "stop"})
         terminated = False
         while (code := self.returncode()) is None:
             now = time.monotonic()

@@ -1,0 +1,31 @@
+"""The actor process, ``python -m seedflow.actor``; started and supervised by `seedflow.roles.RoleProcess`."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from seedflow.actor.threads import limit_threads
+from seedflow.roles import EXIT_HOPELESS, RoleChannel, failure, run_role
+
+
+def main(channel: RoleChannel) -> int:
+    """Run one actor; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    threads = limit_threads()
+    logging.getLogger("seedflow.actor").info(threads)
+    try:
+        # Loads numpy, hence after the threads are limited.
+        from seedflow.actor.session import ActorSession, ActorStart
+        from seedflow.errors import ConfigError
+
+        session = ActorSession(channel, ActorStart.parse(channel.start))
+    except (ImportError, ConfigError) as error:
+        traceback.print_exc()
+        channel.send(failure(error, retryable=False))
+        return EXIT_HOPELESS
+    return session.run()
+
+
+if __name__ == "__main__":
+    run_role(main)

@@ -1,0 +1,362 @@
+"""An actor's life: find the learner, register, step, and begin again when the learner was lost."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from seedflow.actor.patience import Patience
+from seedflow.actor.stepping import ActorLoop, GroupFault, StepCounts
+from seedflow.config.tree import Config
+from seedflow.envs.base import GroupEnv
+from seedflow.envs.make import make_group
+from seedflow.envs.seeding import env_seed
+from seedflow.errors import (
+    ConfigError,
+    ConnectionLost,
+    EnvironmentFault,
+    RegistrationRefused,
+    SeedflowError,
+    TransportError,
+)
+from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, Message, RoleChannel, failure
+from seedflow.rpc.client import Connection, Endpoint, Exit, connect
+from seedflow.rpc.leases import Registration
+from seedflow.rpc.slab import BlockLayout
+from seedflow.specs import EnvSpec
+
+log = logging.getLogger(__name__)
+
+WAKE_SECONDS = 1.0
+"""An idle actor looks this often whether it is to stop."""
+RECONNECT_BITS = 20
+"""Low bits of a seed incarnation that count reconnections; the actor's generation stands above."""
+
+
+@dataclass(frozen=True)
+class ActorStart:
+    """The start message of an actor, checked.
+
+    Attributes
+    ----------
+    token
+        The run token; not shown in the repr.
+    env_fn
+        The user's environment function, pickled by cloudpickle, or None.
+    """
+
+    config: Config
+    spec: EnvSpec
+    role: Literal["train", "eval"]
+    index: int
+    generation: int
+    env_fn: bytes | None
+
+    @classmethod
+    def parse(cls, message: Message) -> ActorStart:
+        """Check a start message.
+
+        Raises
+        ------
+        ConfigError
+            Names what is missing or wrong.
+        """
+        try:
+            if message["role"] not in ("train", "eval"):
+                raise ValueError(f"role = {message['role']!r}: expected train or eval")
+            env_fn = message.get("env_fn")
+            return cls(
+                config=Config.model_validate(message["config"]),
+                spec=EnvSpec.from_json(message["spec"]),
+                role=message["role"],
+                index=int(message["index"]),
+                generation=int(message["generation"]),
+                env_fn=None if env_fn is None else base64.b64decode(env_fn, validate=True),
+            )
+        except KeyError as error:
+            raise ConfigError(f"the actor's start message lacks {error}") from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"the actor's start message is wrong: {error}") from error
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Groups and environments per group.
+
+        An evaluation actor steps ``eval.envs`` environments in as few groups as the blocks of the run allow.
+        """
+        groups, envs = self.config.actor.groups, self.config.actor.envs_per_group
+        if self.role == "train":
+            return groups, envs
+        wanted = self.config.eval.envs
+        for count in range(1, groups + 1):
+            if wanted % count == 0 and wanted // count <= envs:
+                return count, wanted // count
+        raise ConfigError(
+            f"eval.envs = {wanted} cannot be split into at most {groups} equal groups of at most {envs} "
+            "(actor.groups, actor.envs_per_group); choose another eval.envs"
+        )
+
+
+class ActorSession:
+    """Runs an actor until it is told to end, ends by itself, or has looked for its learner for too long.
+
+    Parameters
+    ----------
+    channel
+        The open channel to the supervisor.
+    start
+        Its start message.
+    """
+
+    def __init__(self, channel: RoleChannel, start: ActorStart) -> None:
+        self._channel = channel
+        self._start = start
+        self._config = start.config
+        self._token = str(channel.start["token"])
+        self._endpoint = Endpoint.from_json(channel.start["endpoint"])
+        groups, envs = start.shape
+        self._registration = Registration(
+            start.role, start.index, start.generation, start.spec.fingerprint, groups, envs
+        )
+        actor = start.config.actor
+        self._layout = BlockLayout(start.spec, actor.groups, actor.envs_per_group)
+        self._counts = StepCounts()
+        self._connections = 0
+        self._patience = Patience(start.config.actor.reconnect_seconds)
+        self._report_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self._registration.name} (generation {self._registration.generation})"
+
+    def run(self) -> int:
+        """Connect, step, reconnect; returns the exit code."""
+        while True:
+            self._state("starting" if self._connections == 0 else "reconnecting")
+            try:
+                connection = self._connect()
+            except Exit as order:
+                return self._ended(order)
+            except RegistrationRefused as error:
+                return self._failed(error, retryable=error.retryable)
+            except TransportError as error:
+                return self._failed(error, retryable=True)
+            if connection is None:
+                return self._stopped()
+            try:
+                with connection:
+                    return self._serve(connection)
+            except ConnectionLost as error:
+                log.warning("%s lost its learner: %s", self.name, error)
+            except Exit as order:
+                if order.code != "dropped":
+                    return self._ended(order)
+                log.warning("%s was dropped by its learner: %s", self.name, order.reason)
+
+    def _connect(self) -> Connection | None:
+        """Try until the learner grants a lease; None on a stop request.
+
+        Raises
+        ------
+        RegistrationRefused
+            At once where the learner will not change its mind, else when the time is over.
+        ConnectionLost
+            When the time is over.
+        Exit
+            If the run has ended.
+        """
+        self._patience.search()
+        problem: TransportError = ConnectionLost("the learner was lost again before it sent an action")
+        while True:
+            pause, left = self._patience.pause(), self._patience.left()
+            if pause and pause >= left:
+                raise self._gave_up(problem) from problem
+            if pause:
+                log.info("%s tries again in %.2f s: %s", self.name, pause, problem)
+            if self._channel.stop_requested.wait(pause):
+                return None
+            try:
+                connection = self._attempt(left - pause)
+            except RegistrationRefused as error:
+                # After a broken connection the learner may take a while to see that the old one is gone.
+                if not (error.retryable or self._connections):
+                    raise
+                problem = error
+            except TransportError as error:
+                problem = error
+            else:
+                self._patience.found()
+                return connection
+
+    def _gave_up(self, problem: TransportError) -> TransportError:
+        seconds = self._config.actor.reconnect_seconds
+        text = (
+            f"{self.name} found no learner within actor.reconnect_seconds = {seconds:g} "
+            f"({self._endpoint}): {problem}"
+        )
+        if isinstance(problem, RegistrationRefused):
+            return RegistrationRefused(text, retryable=True)
+        return ConnectionLost(text)
+
+    def _attempt(self, seconds: float) -> Connection | None:
+        """One connection attempt; None if a stop was requested meanwhile.
+
+        The attempt runs in a thread of its own: it may block for ``rpc.connect_seconds``, while a stop
+        request is to be obeyed at once.
+        """
+        if (endpoint := self._channel.endpoint) is not None:
+            self._endpoint = Endpoint.from_json(endpoint)
+        rpc = self._config.rpc
+        rpc = rpc.model_copy(update={"connect_seconds": min(rpc.connect_seconds, seconds)})
+        attempt = _Attempt(
+            lambda: connect(
+                self._endpoint,
+                self._token,
+                self._registration,
+                self._layout,
+                rpc,
+                self._config.actor.heartbeat_seconds,
+            )
+        )
+        while not attempt.done.wait(0.1):
+            if self._channel.stop_requested.is_set():
+                return None
+        return attempt.result()
+
+    def _serve(self, connection: Connection) -> int:
+        """Make the environments and step them until something ends that; returns the exit code."""
+        try:
+            groups = self._make_groups(connection.env_ids)
+        except BaseException as error:
+            # What could not be imported or made here once will not be by the same code a second time.
+            hopeless = isinstance(error, ImportError | SeedflowError) and not self._connections
+            return self._fault(connection, error, "cannot make its environments", not hopeless)
+        log.info(
+            "%s has lease %d, environments %d to %d, over %s",
+            self.name,
+            connection.lease_id,
+            connection.env_ids.start,
+            connection.env_ids.stop - 1,
+            type(connection).__name__,
+        )
+        self._connections += 1
+        with ActorLoop(connection, groups, self._counts) as loop:
+            self._state("running")
+            before = self._counts.agent_steps
+            while not self._channel.stop_requested.is_set():
+                try:
+                    loop.step(WAKE_SECONDS)
+                except GroupFault as fault:
+                    cause = fault.__cause__ or fault
+                    return self._fault(connection, cause, f"failed in the {fault}", retryable=True)
+                if self._counts.agent_steps > before:
+                    self._patience.progress()
+                self._report()
+        return self._stopped()
+
+    def _make_groups(self, env_ids: range) -> list[GroupEnv]:
+        env_fn = self._load_env_fn()
+        incarnation = (self._start.generation << RECONNECT_BITS) + self._connections
+        role = "actor" if self._start.role == "train" else "eval"
+        envs = self._registration.envs
+        groups: list[GroupEnv] = []
+        try:
+            for g in range(self._registration.groups):
+                ids = env_ids[g * envs : (g + 1) * envs]
+                seeds = [env_seed(self._config.seed, role, env_id, incarnation) for env_id in ids]
+                group = make_group(self._config.env, envs, seeds, env_fn=env_fn)
+                groups.append(group)
+                if group.spec != self._start.spec:
+                    raise EnvironmentFault(
+                        f"{self._config.env.id} looks different on this host: {group.spec} "
+                        f"(expected {self._start.spec}); install the same versions everywhere"
+                    )
+        except BaseException:
+            for group in groups:
+                group.close()
+            raise
+        return groups
+
+    def _load_env_fn(self) -> Callable[[], Any] | None:
+        if self._start.env_fn is None:
+            return None
+        import cloudpickle
+
+        try:
+            env_fn: Callable[[], Any] = cloudpickle.loads(self._start.env_fn)
+        except Exception as error:
+            raise EnvironmentFault(
+                f"env_fn cannot be unpickled on this host ({type(error).__name__}: {error}); install the "
+                "modules that it uses here, or register them with cloudpickle.register_pickle_by_value"
+            ) from error
+        return env_fn
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now < self._report_at:
+            return
+        self._report_at = now + self._config.metrics.every_seconds
+        counts = self._counts
+        values = {
+            "actor/steps": counts.agent_steps,
+            "actor/env_frames": counts.env_frames,
+            "actor/env_seconds": counts.env_seconds,
+            "actor/wait_seconds": counts.wait_seconds,
+            "actor/reconnects": self._connections - 1,
+        }
+        self._channel.send({"kind": "metrics", "values": values})
+
+    def _state(self, state: str, **more: str) -> None:
+        self._channel.send({"kind": "state", "state": state, **more})
+
+    def _stopped(self) -> int:
+        self._state("stopping", reason="stop requested")
+        self._channel.send({"kind": "done", "reason": "stopped"})
+        return EXIT_DONE
+
+    def _ended(self, order: Exit) -> int:
+        log.info("%s ends, %s: %s", self.name, order.code, order.reason)
+        self._state("stopping", reason=f"{order.code}: {order.reason}")
+        self._channel.send({"kind": "done", "reason": order.code})
+        return EXIT_DONE
+
+    def _failed(self, error: BaseException, retryable: bool) -> int:
+        log.error("%s failed", self.name, exc_info=error)
+        self._channel.send(failure(error, retryable))
+        return EXIT_FAILED if retryable else EXIT_HOPELESS
+
+    def _fault(self, connection: Connection, error: BaseException, what: str, retryable: bool) -> int:
+        """Tell both the learner and the supervisor that the environments failed; returns the exit code."""
+        error.add_note(f"{self.name} {what}")
+        connection.report_fault("".join(traceback.format_exception(error)))
+        return self._failed(error, retryable)
+
+
+class _Attempt:
+    """A call that runs in a daemon thread, so that a process can end without it."""
+
+    def __init__(self, call: Callable[[], Connection]) -> None:
+        self.done = threading.Event()
+        self._call = call
+        self._value: Connection | None = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="actor-connect", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._call()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.done.set()
+
+    def result(self) -> Connection | None:
+        if self._error is not None:
+            raise self._error
+        return self._value
