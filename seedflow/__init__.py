@@ -15,6 +15,8 @@ Examples
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,12 +55,26 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'seedflow' has no attribute {name!r}")
     module_name, attribute = _HOMES[name]
     module = importlib.import_module(module_name)
-    value = getattr(module, attribute) if attribute else module
-    # `seedflow.train` and `seedflow.evaluate` name functions as well as modules: importing the module
-    # has just set the module as attribute, so the function is put in its place.
-    globals()[name] = value
+    value = globals()[name] = getattr(module, attribute) if attribute else module
     return value
 
 
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
+
+
+class _Package(ModuleType):
+    """Keeps `seedflow.train` and `seedflow.evaluate` the functions, whatever is imported.
+
+    Both are also names of modules, and importing one of these would set the module as attribute here.
+    ``from seedflow.train import ...`` is not affected.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        attribute = _HOMES.get(name, ("", ""))[1]
+        super().__setattr__(
+            name, getattr(value, attribute) if isinstance(value, ModuleType) and attribute else value
+        )
+
+
+sys.modules[__name__].__class__ = _Package

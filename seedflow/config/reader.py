@@ -33,7 +33,7 @@ _SCALARS = (
 )
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
 
     def construct_core_int(self, node: yaml.ScalarNode) -> int:
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
         return int(text[2:] if base != 10 else text, base)
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Quotes text that YAML 1.1 *or* the loader above would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:

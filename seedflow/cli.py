@@ -1,0 +1,264 @@
+"""The command line: ``seedflow ...``, also reachable as ``dask seedflow ...``.
+
+Commands are thin fronts of the Python API. What they need is imported when they run, so that help and
+completion are fast and a mistake in a setting is reported before torch or Dask are loaded.
+
+Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 75 stopped early with a checkpoint and worth
+requeueing (``EX_TEMPFAIL``), 128 + n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+import seedflow
+from seedflow.errors import ConfigError, RunSuspended, SeedflowError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_REQUEUE = 75
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal asks the program to end; the same clean way out as for Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
+class _Commands(click.Group):
+    """The outermost group: turns errors and signals into one message and the exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with _signals_raise():
+                return super().invoke(ctx)
+        except SeedflowError as error:
+            click.echo(f"Error: {error}", err=True)
+            code = EXIT_FAILED
+            if isinstance(error, ConfigError):
+                code = EXIT_USAGE
+            elif isinstance(error, RunSuspended):
+                code = EXIT_REQUEUE
+        except KeyboardInterrupt as interrupt:
+            number = interrupt.number if isinstance(interrupt, Signalled) else signal.SIGINT
+            click.echo(f"Stopped by {signal.Signals(number).name}.", err=True)
+            code = 128 + number
+        ctx.exit(code)
+
+
+@click.group(cls=_Commands, name="seedflow", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(seedflow.__version__, prog_name="seedflow")
+def cli() -> None:
+    """Distributed deep RL: actors step environments, one learner does all network work."""
+
+
+@cli.command()
+@click.argument("arguments", nargs=-1, metavar="[CONFIG] [SECTION.KEY=VALUE]...")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Default: runs/<config>-<time>.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, under its own configuration.")
+@click.option("--resume-or-start", is_flag=True, help="Go on if --run-dir holds a run, else start one there.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster of this scheduler.")
+@click.option("--scheduler-file", metavar="FILE", help="Run on the Dask cluster that this file describes.")
+@click.option("--tls-ca-file", metavar="FILE", help="Certificate authority of the Dask cluster.")
+@click.option("--tls-cert", metavar="FILE", help="Own certificate for the Dask cluster.")
+@click.option("--tls-key", metavar="FILE", help="Key of that certificate.")
+def train(
+    arguments: tuple[str, ...],
+    run_dir: Path | None,
+    resume: bool,
+    resume_or_start: bool,
+    **cluster: str | None,
+) -> None:
+    """Train an agent.
+
+    CONFIG is a YAML file or the name of a shipped configuration (`seedflow config list`). Settings given
+    as SECTION.KEY=VALUE come on top, for example train.batch=32.
+    """
+    if cluster["scheduler"] and cluster["scheduler_file"]:
+        raise click.UsageError("--scheduler and --scheduler-file exclude each other.")
+    if resume and resume_or_start:
+        raise click.UsageError("--resume and --resume-or-start exclude each other.")
+    if (resume or resume_or_start) and run_dir is None:
+        raise click.UsageError(f"{'--resume' if resume else '--resume-or-start'} needs --run-dir.")
+    source, overrides = _split(arguments)
+    if resume and source is not None:
+        raise click.UsageError(f"--resume takes the run's own configuration; leave out {source!r}.")
+
+    from seedflow.config import RUN_CONFIG, config_names, load_config
+
+    if run_dir is not None and (resume or (resume_or_start and (run_dir / RUN_CONFIG).is_file())):
+        source = str(run_dir.absolute())
+    if source is None:
+        raise click.UsageError(f"Missing CONFIG: a YAML file or one of {', '.join(config_names())}.")
+    placed = {key: value for key, value in cluster.items() if value is not None}
+    overrides += [f"cluster.{key}={json.dumps(value)}" for key, value in placed.items()]
+    if cluster["scheduler"] or cluster["scheduler_file"]:
+        overrides.append("runtime=cluster")
+    config = load_config(source, overrides)
+    if run_dir is None:
+        run_dir = _new_run_dir(source)
+    click.echo(f"Run directory: {run_dir}", err=True)
+
+    from seedflow.train import train as run_training
+
+    run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start)
+
+
+@cli.command(name="eval")
+@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--episodes", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--deterministic", is_flag=True, help="Take the most likely action instead of sampling.")
+@click.option("--seed", type=click.IntRange(min=0), help="Default: the run's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--require", type=float, metavar="RETURN", help="Exit with 1 if the mean return is lower.")
+def evaluate(
+    run_dir: Path, episodes: int, deterministic: bool, seed: int | None, as_json: bool, require: float | None
+) -> None:
+    """Evaluate the newest checkpoint of a run."""
+    from seedflow.evaluate import evaluate as run_evaluation
+
+    result = run_evaluation(run_dir, episodes=episodes, deterministic=deterministic, seed=seed)
+    summary = {
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "episodes": result.episodes,
+    }
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        click.echo(f"return {result.return_mean:.2f} +- {result.return_std:.2f} ({result.episodes} episodes)")
+    # `not >=` so that a mean that is not a number fails, too.
+    if require is not None and not result.return_mean >= require:
+        raise SeedflowError(f"the mean return {result.return_mean:.2f} is below the required {require:g}")
+
+
+@cli.command()
+@click.argument(
+    "run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(exists=True, path_type=Path)
+)
+@click.option("-o", "--output", required=True, metavar="FILE", help="The figure: png, svg or pdf.")
+@click.option("--metric", default="episode/return", show_default=True)
+def plot(run_dirs: tuple[Path, ...], output: str, metric: str) -> None:
+    """Draw a metric of one or several runs."""
+    from seedflow.metrics.plot import plot_runs
+
+    click.echo(plot_runs(run_dirs, output, metric=metric))
+
+
+@cli.group()
+def config() -> None:
+    """Look at configurations and settings."""
+
+
+@config.command(name="list")
+def config_list() -> None:
+    """List the shipped configurations."""
+    from seedflow.config import config_names, config_summary
+
+    width = max(map(len, config_names()))
+    for name in config_names():
+        click.echo(f"{name:{width}}  {config_summary(name)}")
+
+
+@config.command(name="show")
+@click.argument("arguments", nargs=-1, metavar="CONFIG [SECTION.KEY=VALUE]...")
+def config_show(arguments: tuple[str, ...]) -> None:
+    """Print all settings of a configuration, defaults included, as YAML.
+
+    CONFIG is a YAML file, the name of a shipped configuration, or the directory of a run.
+    """
+    from seedflow.config import config_names, dump_config, load_config
+
+    source, overrides = _split(arguments)
+    if source is None:
+        raise click.UsageError(f"Missing CONFIG: a YAML file or one of {', '.join(config_names())}.")
+    click.echo(dump_config(load_config(source, overrides)), nl=False)
+
+
+@config.command(name="schema")
+@click.argument("key", required=False, metavar="[SECTION]")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON Schema of a configuration file.")
+def config_schema(key: str | None, as_json: bool) -> None:
+    """Explain every setting, or those of one section: default, what it takes, what it is for."""
+    from seedflow.config import Config
+    from seedflow.config.describe import sections, settings
+
+    if as_json:
+        click.echo(json.dumps(Config.model_json_schema(), indent=2))
+        return
+    titles = dict(sections())
+    wanted = [s for s in settings() if key is None or s.key == key or s.key.startswith(f"{key}.")]
+    if not wanted:
+        raise click.UsageError(f"No section or setting {key!r}; the sections are {', '.join(titles)}.")
+    section = ""
+    for setting in wanted:
+        owner = setting.key.rpartition(".")[0]
+        if owner and owner != section:
+            click.echo(f"\n{owner}: {titles[owner]}")
+        section = owner
+        default = json.dumps(setting.default)
+        purpose = f" - {setting.description}" if setting.description else ""
+        click.echo(f"  {setting.key} = {default}  ({setting.takes}){purpose}")
+
+
+def main() -> NoReturn:
+    """Entry point of the ``seedflow`` program."""
+    cli(prog_name="seedflow")
+    raise AssertionError("click ends the program")
+
+
+def _split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """CONFIG, if given, and the overrides behind it."""
+    source, overrides = None, list(arguments)
+    if overrides and ("=" not in overrides[0] or os.sep in overrides[0].partition("=")[0]):
+        source = overrides.pop(0)
+    for text in overrides:
+        if "=" not in text:
+            raise click.UsageError(f"Unexpected argument {text!r}: expected section.key=value after CONFIG.")
+    return source, overrides
+
+
+def _new_run_dir(source: str) -> Path:
+    """A directory below runs/ that does not exist yet."""
+    path = Path(source)
+    name = path.stem if path.suffix in (".yaml", ".yml") else path.name
+    base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidate, count = base, 1
+    while candidate.exists():
+        count += 1
+        candidate = base.with_name(f"{base.name}-{count}")
+    return candidate
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Raise `Signalled` in the main thread on SIGTERM and SIGHUP; an ignored signal stays ignored."""
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        raise Signalled(number)
+
+    before: dict[int, Any] = {}
+    try:
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(ending) == signal.SIG_DFL:
+                before[ending] = signal.signal(ending, ended)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The exceptions that seedflow raises on purpose.
+
+::
+
+    SeedflowError
+    ├── ConfigError          a setting is wrong; nothing was started
+    ├── SpecError            an array does not have the agreed shape or dtype
+    ├── EnvironmentFault     an environment cannot be made, reset or stepped
+    ├── TransportError       the connection between an actor and its learner
+    │   ├── RegistrationRefused   the learner said no; `retryable` tells whether to try again
+    │   └── ConnectionLost        the other side went away
+    ├── CheckpointError      a checkpoint is missing, damaged or of a newer version
+    ├── PlacementError       a role cannot be placed on the Dask cluster
+    ├── RunFailed            a role failed in a way that a restart cannot cure
+    └── RunSuspended         a run stopped early, with a checkpoint from which it can go on
+"""
+
+
+class SeedflowError(Exception):
+    """Base of every exception raised on purpose by seedflow."""
+
+
+class ConfigError(SeedflowError):
+    """A setting is wrong. The message names key, value, what was expected and what to do."""
+
+
+class SpecError(SeedflowError):
+    """An array or space does not have the agreed shape or dtype."""
+
+
+class EnvironmentFault(SeedflowError):
+    """An environment cannot be made, reset or stepped."""
+
+
+class TransportError(SeedflowError):
+    """Base of what can go wrong between an actor and its learner."""
+
+
+class RegistrationRefused(TransportError):
+    """The learner refused a registration.
+
+    Parameters
+    ----------
+    reason
+        What the learner said.
+    retryable
+        Whether the same registration may succeed later (the slab is full, say).
+    """
+
+    def __init__(self, reason: str, retryable: bool = False) -> None:
+        super().__init__(reason)
+        self.retryable = retryable
+
+
+class ConnectionLost(TransportError):
+    """The other side of a connection went away or stayed silent for too long."""
+
+
+class CheckpointError(SeedflowError):
+    """A checkpoint is missing, damaged or of a version this release does not read."""
+
+
+class PlacementError(SeedflowError):
+    """A role cannot be placed on the Dask cluster; the message says what is missing."""
+
+
+class RunFailed(SeedflowError):
+    """A role failed in a way that a restart cannot cure; carries the remote traceback."""
+
+
+class RunSuspended(SeedflowError):
+    """A run stopped early, with a checkpoint from which it can go on: worth requeueing."""
