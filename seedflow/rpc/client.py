@@ -107,8 +107,8 @@ class Connection(ABC):
 
         Raises
         ------
-        ConnectionLost
-            If the learner is gone.
+        ConnectionLost, Exit
+            As `wait`.
         """
 
     @abstractmethod

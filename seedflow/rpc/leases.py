@@ -211,8 +211,7 @@ class LeaseTable:
         limit = self._limits[registration.role]
         if registration.index >= limit:
             return self._refuse(
-                f"full: {registration.name} cannot be placed, there is room for {limit} {registration.role} "
-                "actor(s) (rollout.max_envs, eval.envs)",
+                f"full: no room for {registration.name}, indices must be below {limit} (rollout.max_envs)",
                 retryable=True,
             )
         key = (registration.role, registration.index)
@@ -220,11 +219,10 @@ class LeaseTable:
         superseded = None
         if older is not None:
             if registration.generation <= older.lease.generation:
-                return self._refuse(
-                    f"generation {older.lease.generation} of {registration.name} is already connected"
-                    + self._than(registration, older.lease),
-                    retryable=False,
-                )
+                connected = f"generation {older.lease.generation} of {registration.name} is already connected"
+                if registration.generation < older.lease.generation:
+                    connected += f", which is newer than generation {registration.generation}"
+                return self._refuse(connected, retryable=False)
             superseded = older.lease
             self.drop(superseded.id, "superseded")
         if not self._free:
@@ -351,11 +349,6 @@ class LeaseTable:
         dropped = [self.drop(record.lease.id, reason) for record in silent]
         return [instruction for instruction in dropped if instruction is not None]
 
-    def lease(self, lease_id: int) -> Lease | None:
-        """The lease of this id, if it is active."""
-        record = self._records.get(lease_id)
-        return record.lease if record is not None and record.active else None
-
     def active(self) -> list[Lease]:
         """All active leases, oldest first."""
         return sorted((record.lease for record in self._active.values()), key=lambda lease: lease.id)
@@ -363,21 +356,16 @@ class LeaseTable:
     def counts(self) -> LeaseCounts:
         """Counters and gauges, for the metrics."""
         active = len(self._active)
-        return LeaseCounts(
-            active=active,
-            quarantined=len(self._records) - active,
-            free=len(self._free),
-            granted=self._granted,
-            refused=self._refused,
-            dropped=self._dropped,
-            restarts=self._restarts,
-        )
+        quarantined = len(self._records) - active
+        totals = (self._granted, self._refused, self._dropped, self._restarts)
+        return LeaseCounts(active, quarantined, len(self._free), *totals)
 
     def _mismatch(self, registration: Registration) -> str | None:
         """What of a registration contradicts the run, or None."""
         wrong = []
         if registration.fingerprint != self._fingerprint:
-            wrong.append(f"environment fingerprint {registration.fingerprint} (expected {self._fingerprint})")
+            has_print = registration.fingerprint[:64]
+            wrong.append(f"environment fingerprint {has_print!a} (expected {self._fingerprint!a})")
         training = registration.role == "train"
         for what, has, wants in (
             ("groups", registration.groups, self._groups),
@@ -394,16 +382,10 @@ class LeaseTable:
 
     def _grant(self, registration: Registration, now: float) -> Lease:
         start = registration.index * self._groups * self._envs
-        lease = Lease(
-            id=self._granted,
-            block=self._free.pop(),
-            role=registration.role,
-            index=registration.index,
-            generation=registration.generation,
-            env_ids=range(start, start + registration.groups * registration.envs),
-            groups=registration.groups,
-            envs=registration.envs,
-        )
+        groups, envs = registration.groups, registration.envs
+        env_ids = range(start, start + groups * envs)
+        who = (registration.role, registration.index, registration.generation)
+        lease = Lease(self._granted, self._free.pop(), *who, env_ids, groups, envs)
         self._granted += 1
         key = (lease.role, lease.index)
         if lease.role == "train" and lease.generation > self._newest.get(key, 0):
@@ -421,9 +403,3 @@ class LeaseTable:
         if not record.active and record.writer_gone and record.holds == 0:
             del self._records[record.lease.id]
             self._free.append(record.lease.block)
-
-    @staticmethod
-    def _than(registration: Registration, lease: Lease) -> str:
-        if registration.generation == lease.generation:
-            return ""
-        return f", which is newer than generation {registration.generation}"

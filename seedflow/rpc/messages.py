@@ -197,9 +197,9 @@ def receive(sock: socket.socket) -> tuple[Message, int | None]:
         As of the socket itself.
     """
     try:
-        data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE + 1, 1, socket.MSG_CMSG_CLOEXEC)
-    except (ConnectionResetError, BrokenPipeError) as error:
-        raise ConnectionLost(f"the learner reset the control socket: {error.strerror}") from error
+        data, fds = _recv(sock)
+    except ConnectionResetError:  # raised once, ahead of what was said before the reset
+        data, fds = _recv(sock)
     try:
         if not data:
             raise ConnectionLost("the learner closed the control socket")
@@ -211,6 +211,11 @@ def receive(sock: socket.socket) -> tuple[Message, int | None]:
             os.close(fd)
         raise
     return message, fds[0] if fds else None
+
+
+def _recv(sock: socket.socket) -> tuple[bytes, list[int]]:
+    data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE + 1, 1, socket.MSG_CMSG_CLOEXEC)
+    return data, fds
 
 
 def _join(kind: int, body: Mapping[str, Any]) -> bytes:
