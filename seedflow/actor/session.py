@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from seedflow.actor.patience import Patience
 from seedflow.actor.stepping import ActorLoop, GroupFault, StepCounts
@@ -27,7 +27,7 @@ from seedflow.errors import (
 )
 from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, Message, RoleChannel, failure
 from seedflow.rpc.client import Connection, Endpoint, Exit, connect
-from seedflow.rpc.leases import Registration
+from seedflow.rpc.leases import Registration, Role
 from seedflow.rpc.slab import BlockLayout
 from seedflow.specs import EnvSpec
 
@@ -37,6 +37,8 @@ WAKE_SECONDS = 1.0
 """An idle actor looks this often whether it is to stop."""
 RECONNECT_BITS = 20
 """Low bits of a seed incarnation that count reconnections; the actor's generation stands above."""
+GENERATION_BITS = 20
+"""Bits of a seed incarnation for the generation; the run's attempt stands above."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,19 @@ class ActorStart:
 
     Attributes
     ----------
-    token
-        The run token; not shown in the repr.
+    attempt
+        Number of the checkpoint that the run went on from, 0 for a new run: a resumed run does not replay
+        the episodes before.
     env_fn
         The user's environment function, pickled by cloudpickle, or None.
     """
 
     config: Config
     spec: EnvSpec
-    role: Literal["train", "eval"]
+    role: Role
     index: int
     generation: int
+    attempt: int
     env_fn: bytes | None
 
     @classmethod
@@ -77,6 +81,7 @@ class ActorStart:
                 role=message["role"],
                 index=int(message["index"]),
                 generation=int(message["generation"]),
+                attempt=int(message.get("attempt", 0)),
                 env_fn=None if env_fn is None else base64.b64decode(env_fn, validate=True),
             )
         except KeyError as error:
@@ -84,23 +89,23 @@ class ActorStart:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the actor's start message is wrong: {error}") from error
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Groups and environments per group.
 
-        An evaluation actor steps ``eval.envs`` environments in as few groups as the blocks of the run allow.
-        """
-        groups, envs = self.config.actor.groups, self.config.actor.envs_per_group
-        if self.role == "train":
-            return groups, envs
-        wanted = self.config.eval.envs
-        for count in range(1, groups + 1):
-            if wanted % count == 0 and wanted // count <= envs:
-                return count, wanted // count
-        raise ConfigError(
-            f"eval.envs = {wanted} cannot be split into at most {groups} equal groups of at most {envs} "
-            "(actor.groups, actor.envs_per_group); choose another eval.envs"
-        )
+def shape_of(config: Config, role: Role) -> tuple[int, int]:
+    """Groups and environments per group of an actor.
+
+    An evaluation actor steps ``eval.envs`` environments in as few groups as the blocks of the run allow.
+    """
+    groups, envs = config.actor.groups, config.actor.envs_per_group
+    if role == "train":
+        return groups, envs
+    wanted = config.eval.envs
+    for count in range(1, groups + 1):
+        if wanted % count == 0 and wanted // count <= envs:
+            return count, wanted // count
+    raise ConfigError(
+        f"eval.envs = {wanted} cannot be split into at most {groups} equal groups of at most {envs} "
+        "(actor.groups, actor.envs_per_group); choose another eval.envs"
+    )
 
 
 class ActorSession:
@@ -120,7 +125,7 @@ class ActorSession:
         self._config = start.config
         self._token = str(channel.start["token"])
         self._endpoint = Endpoint.from_json(channel.start["endpoint"])
-        groups, envs = start.shape
+        groups, envs = shape_of(start.config, start.role)
         self._registration = Registration(
             start.role, start.index, start.generation, start.spec.fingerprint, groups, envs
         )
@@ -262,7 +267,8 @@ class ActorSession:
 
     def _make_groups(self, env_ids: range) -> list[GroupEnv]:
         env_fn = self._load_env_fn()
-        incarnation = (self._start.generation << RECONNECT_BITS) + self._connections
+        starts = (self._start.attempt << GENERATION_BITS) + self._start.generation
+        incarnation = (starts << RECONNECT_BITS) + self._connections
         role = "actor" if self._start.role == "train" else "eval"
         envs = self._registration.envs
         groups: list[GroupEnv] = []

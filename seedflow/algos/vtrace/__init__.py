@@ -1,0 +1,1 @@
+"""V-trace, IMPALA's off-policy actor-critic (Espeholt et al. 2018, arXiv 1802.01561)."""

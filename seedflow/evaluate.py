@@ -1,0 +1,237 @@
+"""Evaluating a run, and using its policy elsewhere.
+
+Examples
+--------
+>>> policy = load_policy("runs/cartpole_vtrace-20260101-120000")  # doctest: +SKIP
+>>> state = policy.initial_state(1)  # doctest: +SKIP
+>>> action, state = policy.act(observation[None], state, first=np.array([True]))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from seedflow.algos import Acting, ActingInput, make_algorithm
+from seedflow.algos.randomness import torch_seed
+from seedflow.config import Config, load_config
+from seedflow.envs import env_seed, make_group
+from seedflow.errors import CheckpointError, SpecError
+from seedflow.learner.checkpoint import CheckpointStore
+from seedflow.learner.evaluation import EvaluationRounds
+from seedflow.learner.learner import check_weights
+from seedflow.networks.cores import State
+from seedflow.rollout.state_table import zeros
+from seedflow.rpc.slab import Block, BlockLayout
+from seedflow.specs import EnvSpec, flatten_observation
+
+MOST_ENVS = 25
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Outcome of `evaluate`.
+
+    Attributes
+    ----------
+    return_mean, return_std
+        Over episodes; returns are sums of raw rewards.
+    episodes
+        How many.
+    returns, lengths
+        Of each episode; lengths in agent steps.
+    """
+
+    return_mean: float
+    return_std: float
+    episodes: int
+    returns: list[float]
+    lengths: list[int]
+
+
+class Policy:
+    """The policy of a checkpoint, acting on batches of n environments.
+
+    Parameters
+    ----------
+    config, spec
+        Of the run.
+    network, acting
+        The network with the checkpoint's weights, and how its algorithm acts.
+    generation
+        The checkpoint's number.
+    """
+
+    def __init__(
+        self, config: Config, spec: EnvSpec, network: torch.nn.Module, acting: Acting, generation: int
+    ) -> None:
+        self.config, self.spec, self.generation = config, spec, generation
+        self._network, self._acting = network, acting
+        self._state_specs = network.state_specs
+        self._device = next(network.parameters()).device
+
+    def initial_state(self, n: int) -> State:
+        """The core state before the first step of n environments."""
+        return tuple(zeros(spec, (n,), self._device) for spec in self._state_specs)  # type: ignore[union-attr]
+
+    @torch.inference_mode()
+    def act(
+        self,
+        observation: Any,
+        state: State,
+        first: npt.ArrayLike,
+        *,
+        reward: npt.ArrayLike | None = None,
+        deterministic: bool = False,
+    ) -> tuple[npt.NDArray[np.int64], State]:
+        """Choose actions.
+
+        Parameters
+        ----------
+        observation
+            A batch as the environment's vector form gives it: ``[n, ...]``, nested as its space.
+        state
+            From `initial_state`, or from the call before.
+        first : bool[n]
+            Whether an episode begins; the core state is reset there.
+        reward : float[n], optional
+            Reward of the transition into this step; needed by networks that take the previous reward.
+        deterministic
+            The most likely action instead of a sampled one.
+
+        Returns
+        -------
+        actions : int64[n]
+            As the environment takes them.
+        state
+            For the next call.
+
+        Raises
+        ------
+        SpecError
+            If a leaf of the observation does not have the run's shape.
+        """
+        starts = torch.as_tensor(np.asarray(first, np.bool_), device=self._device)
+        rewards = np.zeros(len(starts)) if reward is None else np.asarray(reward)
+        leaves = []
+        for leaf, value in zip(self.spec.observation, flatten_observation(observation), strict=True):
+            array = np.asarray(value, leaf.dtype)
+            if array.shape != (len(starts), *leaf.shape):
+                raise SpecError(
+                    f"{leaf.name} has shape {array.shape}; expected {(len(starts), *leaf.shape)}, one row per "
+                    "environment"
+                )
+            leaves.append(torch.as_tensor(array, device=self._device))
+        state = tuple(s * (~starts).view(-1, *[1] * (s.ndim - 1)).to(s.dtype) for s in state)
+        output = self._acting.act(
+            self._network,
+            ActingInput(
+                tuple(leaves),
+                torch.as_tensor(rewards, dtype=torch.float32, device=self._device),
+                starts,
+                torch.ones_like(starts) if deterministic else None,
+            ),
+            state,
+        )
+        return output.action.cpu().numpy() + self.spec.action_start, output.state
+
+
+def load_policy(run_dir: str | Path, generation: int | None = None, seed: int | None = None) -> Policy:
+    """Load the policy of a run's checkpoint, by default the newest.
+
+    Parameters
+    ----------
+    run_dir
+        The run's directory.
+    generation
+        Number of the checkpoint.
+    seed
+        Of the action sampling; default: the run's.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such checkpoint, or it is damaged.
+    """
+    run_dir = Path(run_dir)
+    config = load_config(run_dir)
+    checkpoint = CheckpointStore(run_dir / "checkpoints").load(generation)
+    try:
+        spec = EnvSpec.from_json(checkpoint.state["spec"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"generation {checkpoint.generation} of {run_dir} does not describe its environment ({error!r})"
+        ) from error
+    algorithm = make_algorithm(config, spec)
+    network = algorithm.learning.network
+    check_weights(checkpoint, network.state_dict())
+    network.load_state_dict(checkpoint.section("weights"))
+    network.requires_grad_(False)
+    algorithm.acting.generator.manual_seed(torch_seed(config.seed if seed is None else seed, "evaluate"))
+    return Policy(config, spec, network, algorithm.acting, checkpoint.generation)
+
+
+def evaluate(
+    run_dir: str | Path,
+    episodes: int = 100,
+    deterministic: bool = False,
+    seed: int | None = None,
+    env_fn: Callable[[], gym.Env[Any, Any]] | None = None,
+) -> EvaluationResult:
+    """Play whole episodes with the newest checkpoint of a run.
+
+    The environments' seeds are shared with no environment of the training. Every environment plays a
+    number of episodes that is fixed beforehand, so that short episodes are not favoured.
+
+    Parameters
+    ----------
+    run_dir
+        The run's directory.
+    episodes
+        How many.
+    deterministic
+        Most likely actions instead of sampled ones.
+    seed
+        Seed of environments and sampling; default: the run's.
+    env_fn
+        The environment of a run that was trained on one's own; makes one `gymnasium.Env`.
+    """
+    policy = load_policy(run_dir, seed=seed)
+    run_seed = policy.config.seed if seed is None else seed
+    envs = min(episodes, MOST_ENVS)
+    seeds = [env_seed(run_seed, "evaluate", i, 0) for i in range(envs)]
+    group = make_group(policy.config.env, envs, seeds, env_fn=env_fn)
+    rows = Block.private(BlockLayout(policy.spec, 1, envs)).rows(0)
+    rounds = EvaluationRounds(1, episodes, envs)
+    index = np.arange(envs)
+    rounds.open_if_due(0, 0, index)
+    state = policy.initial_state(envs)
+    try:
+        group.reset(rows)
+        while True:
+            rounds.record(index, rows["first"], rows["reward"])
+            played = rounds.result_if_complete()
+            if played is not None:
+                break
+            observation = tuple(rows[leaf.name] for leaf in policy.spec.observation)
+            actions, state = policy.act(
+                observation, state, rows["first"], reward=rows["reward"], deterministic=deterministic
+            )
+            group.step(actions - policy.spec.action_start, rows)
+    finally:
+        group.close()
+    returns = [episode.total for episode in played]
+    return EvaluationResult(
+        return_mean=float(np.mean(returns)),
+        return_std=float(np.std(returns)),
+        episodes=len(returns),
+        returns=returns,
+        lengths=[episode.length for episode in played],
+    )

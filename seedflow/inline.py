@@ -1,0 +1,171 @@
+"""The one-process runtime: the parts of a distributed run, driven in a fixed order by one thread.
+
+Slab, lease table, batcher, unroll slots and all three loops are those of a distributed run; actors reach
+them through `InlineTransport`. Nothing depends on time, so that the same config and seed give the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import gymnasium as gym
+import torch
+
+from seedflow.actor.session import shape_of
+from seedflow.actor.stepping import ActorLoop, GroupFault
+from seedflow.config import Config
+from seedflow.envs import env_seed, make_group
+from seedflow.errors import EnvironmentFault
+from seedflow.learner.learner import Learner
+from seedflow.learner.session import lease_table, make_sinks
+from seedflow.metrics import Console, Sink
+from seedflow.rpc.inline import InlineTransport
+from seedflow.rpc.leases import Registration, Role
+from seedflow.rpc.slab import BlockLayout, Slab
+from seedflow.specs import EnvSpec
+
+
+class InlineRun:
+    """A run in this process; `wait` does all the work.
+
+    Parameters
+    ----------
+    config, spec
+        The run's config and its environments' spec.
+    directory
+        The run directory.
+    resume
+        Go on from its newest checkpoint.
+    env_fn
+        The user's environment, if any.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        directory: Path,
+        resume: bool = False,
+        env_fn: Callable[[], gym.Env[Any, Any]] | None = None,
+    ) -> None:
+        self.dir = directory
+        self._config, self._spec, self._resume, self._env_fn = config, spec, resume, env_fn
+        self._values: dict[str, float] = {}
+        self._stopping = False
+
+    def status(self) -> dict[str, float]:
+        """The metrics of the last report."""
+        return dict(self._values)
+
+    def stop(self) -> None:
+        """Make `wait` save a checkpoint and return; may be called from another thread."""
+        self._stopping = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Train until all steps are taken, `stop` is called, or `timeout` seconds have passed.
+
+        A checkpoint is saved at the end, also on Ctrl-C.
+
+        Raises
+        ------
+        EnvironmentFault
+            If an environment raised; its exception is the cause.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        config, spec = self._config, self._spec
+        threads = torch.get_num_threads()
+        torch.set_num_threads(config.train.torch_threads or 1)
+        with ExitStack() as stack:
+            stack.callback(torch.set_num_threads, threads)
+            console = stack.enter_context(
+                Console(config.train.total_agent_steps, config.metrics.console, config.env.id)
+            )
+            layout = BlockLayout(spec, config.actor.groups, config.actor.envs_per_group)
+            table = lease_table(config, spec)
+            slab = stack.enter_context(Slab(layout, table.blocks))
+            transport = InlineTransport(layout, slab, table)
+            stack.callback(transport.close)
+            learner = Learner(config, spec, transport, self.dir, console.message)
+            stack.callback(learner.close)
+            attempt = learner.restore() if self._resume else 0
+            resume_step = learner.progress.agent_steps if self._resume else None
+            sinks = [stack.enter_context(s) for s in make_sinks(config, self.dir, resume_step)]
+            actors = [
+                stack.enter_context(self._actor(transport, role, index, attempt))
+                for role, index in self._roles()
+            ]
+            with _saved_at_the_end(learner):
+                self._drive(learner, actors, [*sinks, console], deadline)
+            self._publish(learner, [*sinks, console])
+
+    def _roles(self) -> Iterator[tuple[Role, int]]:
+        yield from (("train", index) for index in range(self._config.actor.count))
+        if self._config.eval.every:
+            yield "eval", 0
+
+    @contextmanager
+    def _actor(self, transport: InlineTransport, role: Role, index: int, attempt: int) -> Iterator[ActorLoop]:
+        groups, envs = shape_of(self._config, role)
+        connection = transport.connect(
+            Registration(role, index, 0, self._spec.fingerprint, groups, envs)
+        )
+        name = "actor" if role == "train" else "eval"
+        seeds = [env_seed(self._config.seed, name, i, attempt) for i in connection.env_ids]
+        made = [
+            make_group(self._config.env, envs, seeds[g * envs : (g + 1) * envs], env_fn=self._env_fn)
+            for g in range(groups)
+        ]
+        try:
+            with ActorLoop(connection, made) as loop:
+                yield loop
+        finally:
+            connection.close()
+
+    def _drive(
+        self, learner: Learner, actors: list[ActorLoop], sinks: list[Sink], deadline: float | None
+    ) -> None:
+        every = self._config.metrics.every_seconds
+        report_at = time.monotonic() + every
+        while not learner.done and not self._stopping:
+            for actor in actors:
+                try:
+                    while actor.step(0.0) is not None:
+                        pass
+                except GroupFault as fault:
+                    raise EnvironmentFault(f"{fault}: {fault.__cause__!r}") from fault.__cause__
+            while learner.inference.step(0.0):
+                pass
+            while learner.prefetch.step() or learner.training.step():
+                pass
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                return
+            if now >= report_at:
+                self._publish(learner, sinks)
+                learner.save_if_due()
+                report_at = now + every
+
+    def _publish(self, learner: Learner, sinks: list[Sink]) -> None:
+        self._values = learner.measure()
+        for sink in sinks:
+            sink.write(learner.progress.agent_steps, self._values)
+
+
+@contextmanager
+def _saved_at_the_end(learner: Learner) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        learner.save()
+        raise
+    learner.save()

@@ -1,0 +1,1 @@
+"""The learner role: inference, prefetch and training loops, weights, checkpoints."""

@@ -1,0 +1,29 @@
+"""The learner process, ``python -m seedflow.learner``; started and supervised by `RoleProcess`."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from seedflow.roles import EXIT_HOPELESS, RoleChannel, failure, run_role
+
+
+def main(channel: RoleChannel) -> int:
+    """Run one learner; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    channel.send({"kind": "state", "state": "starting"})
+    try:
+        from seedflow.errors import ConfigError
+        from seedflow.learner.session import LearnerStart, run_learner
+
+        start = LearnerStart.parse(channel.start)
+        token = str(channel.start["token"])
+    except (ImportError, KeyError, ConfigError) as error:
+        traceback.print_exc()
+        channel.send(failure(error, retryable=False))
+        return EXIT_HOPELESS
+    return run_learner(channel, token, start)
+
+
+if __name__ == "__main__":
+    run_role(main)

@@ -1,0 +1,80 @@
+"""Evaluation rounds.
+
+During training, evaluation environments are leases of their own. Between two rounds the learner simply
+does not answer them, so they cost nothing; while a round is open they are served like any other, with the
+newest weights. Only episodes that began within the round count, and how many each environment contributes
+is fixed beforehand, so that short episodes are not favoured.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Episode(NamedTuple):
+    """Sum of raw rewards, and transitions, of one episode."""
+
+    total: float
+    length: int
+
+
+class EvaluationRounds:
+    """When evaluation environments are served, and which of their episodes count.
+
+    Parameters
+    ----------
+    every
+        Agent steps between the beginnings of two rounds; 0: never.
+    episodes
+        Episodes of a round, spread evenly over its environments.
+    rows
+        Size of the row table.
+    """
+
+    def __init__(self, every: int, episodes: int, rows: int) -> None:
+        self._every, self._episodes = every, episodes
+        self._left = np.zeros(rows, np.int64)  # episodes that a row still contributes
+        self._counting = np.zeros(rows, np.bool_)  # the row's open episode began within the round
+        self._return = np.zeros(rows, np.float64)
+        self._rows = np.zeros(0, np.int64)
+        self._length = np.zeros(rows, np.int64)
+        self._episodes_seen: list[Episode] = []
+        self.open = False
+
+    def open_if_due(self, agent_steps: int, due_at: int, rows: NDArray[np.int64]) -> int:
+        """Open a round over `rows` when its time has come; returns when the next one is due."""
+        if not self._every or self.open or not len(rows) or agent_steps < due_at:
+            return due_at
+        self.open = True
+        self._rows, self._episodes_seen = rows, []
+        self._counting[:] = False
+        self._left[:] = 0
+        self._left[rows] = self._episodes // len(rows)
+        self._left[rows[: self._episodes % len(rows)]] += 1
+        return agent_steps - agent_steps % self._every + self._every
+
+    def record(self, rows: NDArray[np.int64], first: NDArray[np.bool_], reward: NDArray[np.float32]) -> None:
+        """Take in one step of some rows: whether it begins an episode, and the reward into it."""
+        counted = rows[first & self._counting[rows] & (self._left[rows] > 0)]
+        closed = zip(self._return[counted].tolist(), self._length[counted].tolist(), strict=True)
+        self._episodes_seen += [Episode(total, length) for total, length in closed]
+        self._left[counted] -= 1
+        self._counting[rows] |= first
+        self._return[rows] = np.where(first, 0.0, self._return[rows] + reward)
+        self._length[rows] = np.where(first, 0, self._length[rows] + 1)
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """The lease of these rows is gone: the round goes on without them."""
+        self._rows = np.setdiff1d(self._rows, rows)
+        self._left[rows] = 0
+        self._counting[rows] = False
+
+    def result_if_complete(self) -> list[Episode] | None:
+        """Close a finished round and return its episodes."""
+        if not self.open or self._left[self._rows].any():
+            return None
+        self.open = False
+        return self._episodes_seen

@@ -1,0 +1,244 @@
+"""The inference loop: central batched inference for every environment of the run.
+
+It alone changes the state table, the unroll slots and the leases. One pass of `step`:
+
+1. take in what the transport reports: leases that open or close, groups that have rung;
+2. take the groups of the next batch, as many as fit and have free unroll slots;
+3. copy their rows out of the slab, fetch their core states, write the input half of their unrolls;
+4. run the network, sample actions, store the states, write the output half of the unrolls;
+5. write the actions into the slab, ring the owners, hand finished unrolls to the prefetch loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seedflow.algos import Acting, ActingInput
+from seedflow.config import Config
+from seedflow.learner.batcher import Batcher, PendingGroup
+from seedflow.learner.evaluation import EvaluationRounds
+from seedflow.learner.progress import Progress
+from seedflow.learner.staging import Staging
+from seedflow.learner.weights import PublishedWeights
+from seedflow.metrics import Metrics
+from seedflow.metrics.episodes import EpisodeStatistics
+from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
+from seedflow.rpc.leases import Lease
+from seedflow.rpc.transport import FaultReported, GroupRang, LeaseClosed, LeaseOpened, LearnerTransport
+
+
+class InferenceLoop:
+    """Serves whatever has rung; never waits for a batch to be full.
+
+    Parameters
+    ----------
+    transport
+        Where groups ring.
+    acting
+        The algorithm's acting half.
+    weights
+        Newest published weights.
+    states, pool, storage
+        State table, slot assignment and memory of the unrolls.
+    unrolls, freed
+        Rings of finished slots to, and of free slots from, the prefetch loop.
+    progress, metrics, config
+        Counters, where measurements go, and the run's config.
+    report
+        Called with a line about something that a person should know.
+    """
+
+    def __init__(
+        self,
+        transport: LearnerTransport,
+        acting: Acting,
+        weights: PublishedWeights,
+        states: StateTable,
+        pool: SlotPool,
+        storage: UnrollStorage,
+        unrolls: IndexRing,
+        freed: IndexRing,
+        progress: Progress,
+        metrics: Metrics,
+        config: Config,
+        report: Callable[[str], None],
+    ) -> None:
+        self._transport, self._acting, self._weights = transport, acting, weights
+        self._states, self._pool, self._storage = states, pool, storage
+        self._unrolls, self._freed = unrolls, freed
+        self._progress, self._metrics, self._report = progress, metrics, report
+        settings = config.inference
+        self._batcher = Batcher(settings.max_batch, settings.min_batch, settings.deadline_ms / 1000)
+        slab = transport.slab
+        self._group_rows, self._block_rows = slab.layout.envs, slab.layout.rows
+        rows = slab.blocks * self._block_rows
+        self._staging = Staging(slab, settings.max_batch, storage.device)
+        self._episodes = EpisodeStatistics(rows)
+        self._evaluation = EvaluationRounds(config.eval.every, config.eval.episodes, rows)
+        self._greedy_evaluation = config.eval.deterministic
+        self._held: list[PendingGroup] = []  # evaluation groups between two rounds
+        self._leases: dict[int, Lease] = {}
+        self._starved_since: float | None = None
+
+    def step(self, timeout: float) -> bool:
+        """Serve one batch, waiting at most `timeout` seconds for events; returns whether it did."""
+        due = self._batcher.due_in(time.monotonic())
+        if due is not None and self._starved_since is None:
+            timeout = min(timeout, due)
+        for event in self._transport.poll(timeout):
+            match event:
+                case GroupRang(lease, group):
+                    self._rang(lease, group)
+                case LeaseOpened(lease):
+                    self._opened(lease)
+                case LeaseClosed(lease, reason):
+                    self._closed(lease, reason)
+                case FaultReported(lease, text):
+                    self._report(f"{lease.role} actor {lease.index}: {text}")
+        self._pool.put_back(self._freed.take(self._freed.capacity))
+        self._open_evaluation()
+        now = time.monotonic()
+        groups = self._batcher.take(now, self._fits())
+        self._note_starvation(now, starved=not groups and self._batcher.due_in(now) == 0.0)
+        if groups:
+            leases = {p.lease.id for p in groups}
+            self._transport.hold(leases)
+            self._serve(groups)
+            self._transport.release(leases)
+        return bool(groups)
+
+    def _rang(self, lease: Lease, group: int) -> None:
+        if lease.id not in self._leases:
+            return  # rang before it was dropped
+        pending = PendingGroup(lease, group, time.monotonic())
+        if lease.role == "eval" and not self._evaluation.open:
+            self._held.append(pending)
+        else:
+            self._batcher.add(lease, group, pending.rang_at)
+
+    def _opened(self, lease: Lease) -> None:
+        self._leases[lease.id] = lease
+        self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) joined")
+
+    def _closed(self, lease: Lease, reason: str) -> None:
+        if self._leases.pop(lease.id, None) is None:
+            return
+        self._batcher.drop(lease)
+        self._held = [p for p in self._held if p.lease.id != lease.id]
+        rows = np.concatenate([self._rows(lease, group) for group in range(lease.groups)])
+        self._pool.drop(rows)
+        self._episodes.drop(rows)
+        self._evaluation.forget(rows)
+        self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) left: {reason}")
+
+    def _rows(self, lease: Lease, group: int) -> NDArray[np.int64]:
+        start = lease.block * self._block_rows + group * self._group_rows
+        return np.arange(start, start + lease.envs)
+
+    def _open_evaluation(self) -> None:
+        leases = [lease for lease in self._leases.values() if lease.role == "eval"]
+        groups = [self._rows(lease, group) for lease in leases for group in range(lease.groups)]
+        rows = np.concatenate(groups) if groups else np.zeros(0, np.int64)
+        progress = self._progress
+        progress.next_evaluation = self._evaluation.open_if_due(
+            progress.agent_steps, progress.next_evaluation, rows
+        )
+        if self._evaluation.open and self._held:
+            for pending in self._held:
+                self._batcher.add(pending.lease, pending.group, time.monotonic())
+            self._held = []
+
+    def _fits(self) -> Callable[[PendingGroup], bool]:
+        free = self._pool.free
+
+        def fits(pending: PendingGroup) -> bool:
+            nonlocal free
+            if pending.lease.role == "eval":
+                return True
+            needed = self._pool.needed(self._rows(pending.lease, pending.group))
+            if needed > free:
+                return False
+            free -= needed
+            return True
+
+        return fits
+
+    def _note_starvation(self, now: float, starved: bool) -> None:
+        if self._starved_since is not None:
+            self._metrics.add("inference/wait_slots_seconds", now - self._starved_since)
+        self._starved_since = now if starved else None
+
+    @torch.inference_mode()
+    def _serve(self, groups: list[PendingGroup]) -> None:
+        staged = self._staging.load([(p.lease.block, p.group, p.lease.envs) for p in groups])
+        row_index = np.concatenate([self._rows(p.lease, p.group) for p in groups])
+        training = np.repeat([p.lease.role == "train" for p in groups], [p.lease.envs for p in groups])
+        first = staged.host["first"]
+        rows = torch.from_numpy(row_index).to(self._storage.device)
+        state = self._states.gather(rows, staged.tensors["first"])
+
+        everyone = bool(training.all())
+        train_rows = row_index if everyone else row_index[training]
+        chosen = None if everyone else torch.from_numpy(np.flatnonzero(training)).to(self._storage.device)
+        placement = self._pool.place(train_rows)
+        kept = state if chosen is None else tuple(table[chosen] for table in state)
+        self._storage.begin(placement, kept)
+        self._storage.write(placement, staged.recorded, chosen)
+
+        network, version = self._weights.pin()
+        greedy = None
+        if not everyone and self._greedy_evaluation:
+            greedy = torch.from_numpy(~training).to(self._storage.device)
+        inputs = ActingInput(
+            staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy
+        )
+        output = self._acting.act(network, inputs, state)
+        self._states.scatter(rows, output.state)
+        versions = torch.full((len(row_index),), version, dtype=torch.int64, device=self._storage.device)
+        self._storage.write(
+            placement, {"action": output.action, "version": versions, **output.record}, chosen
+        )
+
+        self._reply(groups, output.action)
+        completion = self._pool.advance(train_rows)
+        self._storage.carry(completion, kept)
+        if len(completion.ready):
+            self._unrolls.put(completion.ready.tolist())
+        self._count(groups, row_index, training, first, staged.host)
+
+    def _reply(self, groups: list[PendingGroup], action: Tensor) -> None:
+        self._staging.store_actions([(p.lease.block, p.group, p.lease.envs) for p in groups], action)
+        now = time.monotonic()
+        for pending in groups:
+            self._transport.reply(pending.lease.id, pending.group)
+            self._metrics.observe("inference/latency_ms", 1000 * (now - pending.rang_at))
+
+    def _count(
+        self,
+        groups: list[PendingGroup],
+        rows: NDArray[np.int64],
+        training: NDArray[np.bool_],
+        first: NDArray[np.bool_],
+        host: dict[str, NDArray[np.generic]],
+    ) -> None:
+        reward, frames = host["reward"], host["frames"]
+        if not training.all():
+            self._evaluation.record(rows[~training], first[~training], reward[~training])  # type: ignore[arg-type]
+            episodes = self._evaluation.result_if_complete()
+            if episodes:
+                mean = float(np.mean([episode.total for episode in episodes]))
+                self._metrics.set("eval/return", mean)
+                self._report(f"evaluation: mean return {mean:.2f} over {len(episodes)} episodes")
+            rows, first, reward, frames = (a[training] for a in (rows, first, reward, frames))
+        returns_closed, lengths = self._episodes.update(rows, reward, first, frames)
+        self._progress.agent_steps += int(len(first) - first.sum())
+        self._progress.env_frames += int(frames.sum())  # type: ignore[call-overload]
+        self._metrics.observe("episode/return", returns_closed)
+        self._metrics.observe("episode/length", lengths)
+        self._metrics.observe("inference/batch_size", float(len(training)))

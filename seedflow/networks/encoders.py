@@ -1,0 +1,97 @@
+"""Encoders: from the leaves of an observation to one feature vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seedflow.errors import ConfigError
+from seedflow.specs import ArraySpec
+
+_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
+
+
+class MlpEncoder(nn.Module):
+    """All leaves flattened and concatenated, then dense layers.
+
+    Takes leaves ``[N, depth, *shape]`` of any dtype, gives ``[N, size]``.
+    """
+
+    def __init__(self, leaves: Sequence[ArraySpec], depth: int, hidden: Sequence[int], activation: str) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        size = depth * sum(math.prod(leaf.shape) for leaf in leaves)
+        for width in hidden:
+            layers += [_initialized(nn.Linear(size, width)), nn.Tanh() if activation == "tanh" else nn.ReLU()]
+            size = width
+        self.layers = nn.Sequential(*layers)
+        self.size = size
+
+    def forward(self, leaves: Sequence[Tensor]) -> Tensor:
+        flat = [leaf.flatten(1).to(torch.float32) for leaf in leaves]
+        return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, dim=1))  # type: ignore[no-any-return]
+
+
+class NatureEncoder(nn.Module):
+    """The convolutional network of Mnih et al. 2015 (Nature 518), on one image leaf.
+
+    The image is the one leaf of rank 2 (``[H, W]``) or 3 (``[C, H, W]`` or ``[H, W, C]``, told apart by
+    which end is small); other leaves are concatenated to the convolution's output. Pixels are scaled to
+    [0, 1]; convolutions run channels-last.
+    """
+
+    def __init__(self, leaves: Sequence[ArraySpec], depth: int, features: int) -> None:
+        super().__init__()
+        images = [i for i, leaf in enumerate(leaves) if len(leaf.shape) in (2, 3)]
+        if len(images) != 1:
+            shapes = {leaf.name: leaf.shape for leaf in leaves}
+            raise ConfigError(
+                f"network.encoder = 'nature' needs exactly one image leaf, the observation has {shapes}; "
+                "use network.encoder=mlp or select one image in a wrapper"
+            )
+        self.image = images[0]
+        shape = leaves[self.image].shape
+        self.last = len(shape) == 3 and shape[-1] <= 4 < shape[0]
+        height, width = shape[:2] if self.last or len(shape) == 2 else shape[1:]
+        channels = math.prod(shape) // (height * width) * depth
+        self.scale = 1 / 255 if leaves[self.image].dtype.name == "uint8" else 1.0
+        self.convolutions = nn.Sequential(
+            _initialized(nn.Conv2d(channels, 32, 8, 4)),
+            nn.ReLU(),
+            _initialized(nn.Conv2d(32, 64, 4, 2)),
+            nn.ReLU(),
+            _initialized(nn.Conv2d(64, 64, 3, 1)),
+            nn.ReLU(),
+        ).to(memory_format=torch.channels_last)
+        try:
+            with torch.no_grad():
+                out = self.convolutions(torch.zeros(1, channels, height, width)).numel()
+        except RuntimeError as error:
+            raise ConfigError(
+                f"network.encoder = 'nature' cannot take an image of {height} x {width}: it needs at least "
+                "36 x 36 pixels; use network.encoder=mlp or enlarge the image in a wrapper"
+            ) from error
+        others = depth * sum(math.prod(leaf.shape) for i, leaf in enumerate(leaves) if i != self.image)
+        self.dense = _initialized(nn.Linear(out + others, features))
+        self.size = features
+
+    def forward(self, leaves: Sequence[Tensor]) -> Tensor:
+        image = leaves[self.image]  # [N, depth, H, W] or with a channel axis behind depth
+        if image.ndim == 5:
+            image = image.movedim(-1, 2) if self.last else image
+            image = image.flatten(1, 2)
+        pixels = image.to(torch.float32, memory_format=torch.channels_last).mul_(self.scale)
+        parts = [self.convolutions(pixels).flatten(1)]
+        parts += [leaf.flatten(1).to(torch.float32) for i, leaf in enumerate(leaves) if i != self.image]
+        return torch.relu(self.dense(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)))
+
+
+def _initialized(layer: _Layer) -> _Layer:
+    nn.init.orthogonal_(layer.weight, math.sqrt(2))
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,44 @@
+"""The core state of every environment, kept by the learner between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seedflow.kernels import recurrent_gather, recurrent_scatter
+from seedflow.specs import ArraySpec
+
+
+class StateTable:
+    """One row of core state per slab row, on the learner's device.
+
+    Parameters
+    ----------
+    specs
+        The network's `state_specs`.
+    rows
+        Number of rows.
+    device
+        Where the tables live.
+    """
+
+    def __init__(self, specs: Sequence[ArraySpec], rows: int, device: torch.device) -> None:
+        self.tables = tuple(zeros(spec, (rows,), device) for spec in specs)
+
+    def gather(self, rows: Tensor, first: Tensor) -> tuple[Tensor, ...]:
+        """Copy the states of `rows`, with the initial (zero) state where `first` is set."""
+        if not self.tables:
+            return ()
+        return tuple(recurrent_gather(self.tables, rows, first))
+
+    def scatter(self, rows: Tensor, state: Sequence[Tensor]) -> None:
+        """Store the states of `rows`."""
+        if self.tables:
+            recurrent_scatter(self.tables, rows, state)
+
+
+def zeros(spec: ArraySpec, leading: tuple[int, ...], device: torch.device) -> Tensor:
+    """A zeroed tensor for `leading` many items of a spec."""
+    return torch.zeros(*leading, *spec.shape, dtype=getattr(torch, spec.dtype.name), device=device)
