@@ -1,7 +1,7 @@
 """Compiling CPU kernels with Numba, and the one primitive that Numba lacks: copying bytes.
 
-Nothing is compiled at import: `cpu_kernel` gives no signature. Machine code is cached beside the
-module, else in ``NUMBA_CACHE_DIR`` or the user's cache directory (Numba's own order).
+Nothing is compiled at import: `cpu_kernel` gives no signature. Machine code is cached in
+``NUMBA_CACHE_DIR``, else beside the module, else in the user's cache directory (Numba's own order).
 """
 
 from __future__ import annotations

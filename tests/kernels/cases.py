@@ -1,0 +1,244 @@
+"""The cases that every twin of every kernel has to pass, whatever device it is for.
+
+A case makes its inputs as numpy arrays from a seeded generator; `run` hands them to a kernel's public
+function as tensors of a device, `expected` to the float64 reference. To hold another twin to all of
+them, parametrize over `CASES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from seedflow import kernels
+
+from . import reference
+
+DTYPES = ("float32", "uint8", "int32", "int64", "bool", "int16", "int8", "float16", "float64")
+IN_PLACE = {"recurrent_scatter": "tables", "unroll_append": "fields"}
+
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of one call, and how far from the reference its results may be (0: equal)."""
+
+    operation: str
+    name: str
+    make: Callable[[np.random.Generator], Inputs]
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.operation}-{self.name}"
+
+    def inputs(self) -> Inputs:
+        """Fresh inputs, the same at every call."""
+        return self.make(np.random.default_rng(20))
+
+    def expected(self) -> list[np.ndarray]:
+        """The reference's results."""
+        return getattr(reference, self.operation)(**self.inputs())
+
+    def check(self, results: list[np.ndarray]) -> None:
+        """Compare results to the reference's."""
+        expected = self.expected()
+        assert len(results) == len(expected)
+        for result, wanted in zip(results, expected, strict=True):
+            assert result.shape == wanted.shape
+            if self.relative or self.absolute:
+                np.testing.assert_allclose(result, wanted, rtol=self.relative, atol=self.absolute)
+            else:
+                assert result.dtype == wanted.dtype
+                np.testing.assert_array_equal(result, wanted)
+
+
+def tensors(inputs: Inputs, device: str) -> Inputs:
+    """Arrays as tensors that share their memory (CPU) or copy it to a device."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return torch.from_numpy(value).to(device)
+        if isinstance(value, list):
+            return [convert(item) for item in value]
+        return value
+
+    return {name: convert(value) for name, value in inputs.items()}
+
+
+def run(case: Case, device: str, *, with_out: bool = False) -> list[np.ndarray]:
+    """Call the case's kernel and return its results, for in-place kernels the changed arrays."""
+    arguments = tensors(case.inputs(), device)
+    function = getattr(kernels, case.operation)
+    if case.operation in IN_PLACE:
+        assert function(**arguments) is None
+        results = arguments[IN_PLACE[case.operation]]
+    elif with_out:
+        results = function(**arguments)
+        out = [torch.full_like(result, 7) for result in results]
+        out = kernels.VTraceReturns(*out) if case.operation == "vtrace" else out
+        returned = function(**arguments, out=out)
+        assert all(a is b for a, b in zip(returned, out, strict=True))
+        results = out
+    else:
+        results = function(**arguments)
+    return [result.cpu().numpy() for result in results]
+
+
+def array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Random content of any dtype."""
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if dtype.startswith("float"):
+        return rng.normal(size=shape).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+
+
+def strided(
+    rng: np.random.Generator, leading: tuple[int, ...], item: tuple[int, ...], dtype: str
+) -> np.ndarray:
+    """An array whose leading axes have gaps between them, like one field of a block of shared memory."""
+    gapped = tuple(2 * size + 1 for size in leading)
+    return array(rng, (*gapped, *item), dtype)[tuple(slice(1, None, 2) for _ in leading)]
+
+
+def make_vtrace(
+    rng: np.random.Generator,
+    shape: tuple[int, ...] = (20, 8),
+    *,
+    masked: bool = True,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    pg_rho_bar: float = 1.0,
+    trace_decay: float = 1.0,
+    spread: float = 1.0,
+) -> Inputs:
+    """An unroll with terminations, and pairs of indices that are no transition if `masked`."""
+    first = rng.random(shape) < 0.15
+    terminated = rng.random(shape) < 0.15
+    valid = ~first if masked else None
+    discounts = 0.97 * ~terminated * (~first if masked else 1.0)
+    return {
+        "log_rhos": rng.normal(scale=spread, size=shape).astype(np.float32),
+        "rewards": rng.normal(size=shape).astype(np.float32),
+        "discounts": discounts.astype(np.float32),
+        "values": rng.normal(size=(shape[0] + 1, *shape[1:])).astype(np.float32),
+        "valid": valid,
+        "rho_bar": rho_bar,
+        "c_bar": c_bar,
+        "pg_rho_bar": pg_rho_bar,
+        "trace_decay": trace_decay,
+    }
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Shapes of the arrays that one move touches: an item shape and a dtype for each of them."""
+
+    items: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    gaps: bool = False
+
+    def make(self, rng: np.random.Generator, *leading: int) -> list[np.ndarray]:
+        pairs = zip(self.items, self.dtypes, strict=True)
+        if self.gaps:
+            return [strided(rng, leading, item, dtype) for item, dtype in pairs]
+        return [array(rng, (*leading, *item), dtype) for item, dtype in pairs]
+
+
+def make_recurrent_gather(rng: np.random.Generator, arrays: Arrays, size: int, batch: int) -> Inputs:
+    return {
+        "tables": arrays.make(rng, size),
+        "rows": rng.integers(0, size, batch),
+        "first": rng.random(batch) < 0.3,
+    }
+
+
+def make_recurrent_scatter(rng: np.random.Generator, arrays: Arrays, size: int, batch: int) -> Inputs:
+    return {
+        "tables": arrays.make(rng, size),
+        "rows": rng.permutation(size)[:batch],
+        "values": arrays.make(rng, batch),
+    }
+
+
+def make_unroll_append(rng: np.random.Generator, arrays: Arrays, size: int, batch: int, steps: int) -> Inputs:
+    return {
+        "fields": arrays.make(rng, size, steps + 1),
+        "slots": rng.permutation(size)[:batch],
+        "times": rng.integers(0, steps + 1, batch),
+        "values": arrays.make(rng, batch),
+    }
+
+
+def make_unroll_gather(rng: np.random.Generator, arrays: Arrays, size: int, batch: int, steps: int) -> Inputs:
+    return {"fields": arrays.make(rng, size, steps + 1), "slots": rng.integers(0, size, batch)}
+
+
+def vtrace_case(name: str, **settings: Any) -> Case:
+    return Case("vtrace", name, partial(make_vtrace, **settings), relative=2e-5, absolute=2e-5)
+
+
+ITEMS = ((), (3,), (5, 4), (1,), (2, 1, 3), (0,), (7,), (16,), ())  # one for each of DTYPES
+EVERY_DTYPE = Arrays(ITEMS, DTYPES)
+WITH_GAPS = Arrays(ITEMS, DTYPES, gaps=True)
+LSTM = Arrays(((256,), (256,)), ("float32", "float32"))
+FRAMES = Arrays(((84, 84), ()), ("uint8", "float32"))
+SMALL = Arrays(((3,),), ("float32",))
+NOTHING = Arrays((), ())
+
+
+def move_case(make: Callable[..., Inputs], name: str, arrays: Arrays, *sizes: int) -> Case:
+    operation = make.__name__.removeprefix("make_")
+    return Case(operation, name, lambda rng: make(rng, arrays, *sizes))
+
+
+VTRACE_CASES = [
+    vtrace_case("plain"),
+    vtrace_case("all valid", masked=False),
+    vtrace_case("one transition", shape=(1, 4)),
+    vtrace_case("one column", shape=(20, 1)),
+    vtrace_case("no column", shape=(3, 0)),
+    vtrace_case("trailing axes", shape=(6, 3, 2, 5)),
+    vtrace_case("odd width", shape=(7, 37)),
+    vtrace_case("long", shape=(100, 16)),
+    vtrace_case("wide", shape=(20, 260)),
+    vtrace_case("clips apart", rho_bar=3.7, c_bar=0.8, pg_rho_bar=2.2),
+    vtrace_case("lambda 0.9", trace_decay=0.9),
+    vtrace_case("lambda 0", trace_decay=0.0),
+    vtrace_case("far off policy", spread=30.0),
+]
+
+MOVE_CASES = [
+    move_case(make_recurrent_gather, "every dtype", EVERY_DTYPE, 12, 9),
+    move_case(make_recurrent_gather, "rows with gaps", WITH_GAPS, 12, 9),
+    move_case(make_recurrent_gather, "lstm", LSTM, 64, 32),
+    move_case(make_recurrent_gather, "one row", SMALL, 1, 1),
+    move_case(make_recurrent_gather, "empty batch", SMALL, 3, 0),
+    move_case(make_recurrent_gather, "no core", NOTHING, 3, 2),
+    move_case(make_recurrent_scatter, "every dtype", EVERY_DTYPE, 12, 9),
+    move_case(make_recurrent_scatter, "rows with gaps", WITH_GAPS, 12, 9),
+    move_case(make_recurrent_scatter, "all rows", SMALL, 8, 8),
+    move_case(make_recurrent_scatter, "empty batch", SMALL, 3, 0),
+    move_case(make_recurrent_scatter, "no core", NOTHING, 3, 2),
+    move_case(make_unroll_append, "every dtype", EVERY_DTYPE, 12, 9, 4),
+    move_case(make_unroll_append, "slots with gaps", WITH_GAPS, 12, 9, 4),
+    move_case(make_unroll_append, "frames", FRAMES, 6, 4, 3),
+    move_case(make_unroll_append, "empty batch", SMALL, 3, 0, 2),
+    move_case(make_unroll_append, "no field", NOTHING, 3, 2, 2),
+    move_case(make_unroll_gather, "every dtype", EVERY_DTYPE, 12, 9, 4),
+    move_case(make_unroll_gather, "slots with gaps", WITH_GAPS, 12, 9, 4),
+    move_case(make_unroll_gather, "frames", FRAMES, 6, 4, 3),
+    move_case(make_unroll_gather, "one slot", SMALL, 1, 1, 1),
+    move_case(make_unroll_gather, "empty batch", SMALL, 3, 0, 2),
+    move_case(make_unroll_gather, "no field", NOTHING, 3, 2, 2),
+]
+
+CASES = VTRACE_CASES + MOVE_CASES

@@ -1,0 +1,70 @@
+"""What the kernels compute, in plain numpy and float64; every twin is held to these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Arrays = list[np.ndarray]
+
+
+def vtrace(
+    log_rhos: np.ndarray,
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+    values: np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    rho_bar: float,
+    c_bar: float,
+    pg_rho_bar: float,
+    trace_decay: float,
+) -> Arrays:
+    """V-trace targets and advantages (Espeholt et al. 2018, arXiv 1802.01561)."""
+    v = values.astype(np.float64)
+    r, discount = rewards.astype(np.float64), discounts.astype(np.float64)
+    ratio = np.exp(log_rhos.astype(np.float64))
+    mask = np.ones(r.shape) if valid is None else valid.astype(np.float64)
+    vs, advantages = v.copy(), np.zeros_like(r)
+    error = np.zeros_like(v[0])
+    for t in reversed(range(len(r))):
+        delta = mask[t] * np.minimum(rho_bar, ratio[t]) * (r[t] + discount[t] * v[t + 1] - v[t])
+        error = delta + discount[t] * trace_decay * np.minimum(c_bar, ratio[t]) * error
+        vs[t] = v[t] + error
+        target = r[t] + discount[t] * vs[t + 1]
+        advantages[t] = mask[t] * np.minimum(pg_rho_bar, ratio[t]) * (target - v[t])
+    return [vs[:-1], advantages]
+
+
+def recurrent_gather(tables: Sequence[np.ndarray], rows: np.ndarray, first: np.ndarray) -> Arrays:
+    """Rows of the tables; zeros where an episode begins."""
+    batch = [table[rows] for table in tables]
+    for state in batch:
+        state[first] = 0
+    return batch
+
+
+def recurrent_scatter(tables: Sequence[np.ndarray], rows: np.ndarray, values: Sequence[np.ndarray]) -> Arrays:
+    """The tables after the batch was written to its rows."""
+    after = [table.copy() for table in tables]
+    for table, value in zip(after, values, strict=True):
+        for b, row in enumerate(rows):
+            table[row] = value[b]
+    return after
+
+
+def unroll_append(
+    fields: Sequence[np.ndarray], slots: np.ndarray, times: np.ndarray, values: Sequence[np.ndarray]
+) -> Arrays:
+    """The fields after one index of each unroll was written."""
+    after = [field.copy() for field in fields]
+    for field, value in zip(after, values, strict=True):
+        for i, (slot, time) in enumerate(zip(slots, times, strict=True)):
+            field[slot, time] = value[i]
+    return after
+
+
+def unroll_gather(fields: Sequence[np.ndarray], slots: np.ndarray) -> Arrays:
+    """The unrolls of some slots, time-major."""
+    return [field[slots].swapaxes(0, 1) for field in fields]
