@@ -116,9 +116,7 @@ class InlineRun:
     @contextmanager
     def _actor(self, transport: InlineTransport, role: Role, index: int, attempt: int) -> Iterator[ActorLoop]:
         groups, envs = shape_of(self._config, role)
-        connection = transport.connect(
-            Registration(role, index, 0, self._spec.fingerprint, groups, envs)
-        )
+        connection = transport.connect(Registration(role, index, 0, self._spec.fingerprint, groups, envs))
         name = "actor" if role == "train" else "eval"
         seeds = [env_seed(self._config.seed, name, i, attempt) for i in connection.env_ids]
         made = [

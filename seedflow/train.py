@@ -19,12 +19,11 @@ from seedflow.config import RUN_CONFIG, Config, dump_config
 from seedflow.envs.probe import probe_spec
 from seedflow.errors import ConfigError
 from seedflow.metrics import METRICS_FILE
-from seedflow.specs import EnvSpec
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from seedflow.cluster import Run
+    from seedflow.experiment import Experiment
     from seedflow.inline import InlineRun
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
@@ -38,7 +37,7 @@ def train(
     resume_or_start: bool = False,
     block: bool = True,
     env_fn: EnvFn | None = None,
-) -> Run | InlineRun:
+) -> Experiment | InlineRun:
     """Train an agent.
 
     Parameters
@@ -61,7 +60,7 @@ def train(
 
     Returns
     -------
-    Run or InlineRun
+    Experiment or InlineRun
         With ``dir``, ``status()``, ``wait()`` and ``stop()``; a context manager that stops the run.
 
     Raises
@@ -96,7 +95,13 @@ def train(
         inline = InlineRun(config, spec, directory, resume=resuming, env_fn=env_fn)
         inline.wait()
         return inline
-    return _launch(config, spec, directory, client, resuming, block, pickled)
+    from seedflow.experiment import Experiment
+
+    experiment = Experiment(config, spec, directory, client, resume=resuming, env_fn=pickled)
+    if block:
+        with experiment:
+            experiment.wait()
+    return experiment
 
 
 def default_run_dir(name: str) -> Path:

@@ -120,9 +120,7 @@ class CheckpointStore:
             state = dict(manifest["state"])
             file = self._tensors_path(generation)
             if file.stat().st_size != size:
-                raise CheckpointError(
-                    f"{file} has {file.stat().st_size} bytes instead of {size}; {advice}"
-                )
+                raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}; {advice}")
             data = file.read_bytes()
             if hashlib.sha256(data).hexdigest() != digest:
                 raise CheckpointError(f"{file} is damaged (its hash differs from the manifest's); {advice}")

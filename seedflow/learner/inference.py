@@ -30,7 +30,7 @@ from seedflow.metrics import Metrics
 from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
 from seedflow.rpc.leases import Lease
-from seedflow.rpc.transport import FaultReported, GroupRang, LeaseClosed, LeaseOpened, LearnerTransport
+from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
 
 
 class InferenceLoop:
@@ -195,9 +195,7 @@ class InferenceLoop:
         greedy = None
         if not everyone and self._greedy_evaluation:
             greedy = torch.from_numpy(~training).to(self._storage.device)
-        inputs = ActingInput(
-            staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy
-        )
+        inputs = ActingInput(staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy)
         output = self._acting.act(network, inputs, state)
         self._states.scatter(rows, output.state)
         versions = torch.full((len(row_index),), version, dtype=torch.int64, device=self._storage.device)

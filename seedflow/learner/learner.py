@@ -42,6 +42,15 @@ class Learner:
         Where checkpoints go.
     report
         Called with a line about something that a person should know.
+
+    Attributes
+    ----------
+    inference, prefetch, training
+        The loops.
+    batches
+        The preallocated batches that prefetch fills and training empties.
+    progress, metrics
+        Counters and measurements.
     """
 
     def __init__(
@@ -70,12 +79,10 @@ class Learner:
         rows = transport.slab.blocks * transport.slab.layout.rows
         self._pool = SlotPool(rows, slots, unroll)
         self._unrolls, self._freed = IndexRing(slots), IndexRing(slots)
-        batches = [storage.new_batch(batch) for _ in range(config.rollout.prefetch + 1)]
-        self._filled, self._empty = IndexRing(len(batches)), IndexRing(len(batches))
-        self._empty.put(range(len(batches)))
-        self._weights = PublishedWeights(
-            self.algorithm.learning.network, self.algorithm.learning.parameters
-        )
+        self.batches = [storage.new_batch(batch) for _ in range(config.rollout.prefetch + 1)]
+        self._filled, self._empty = IndexRing(len(self.batches)), IndexRing(len(self.batches))
+        self._empty.put(range(len(self.batches)))
+        self._weights = PublishedWeights(self.algorithm.learning.network, self.algorithm.learning.parameters)
         self.inference = InferenceLoop(
             transport,
             self.algorithm.acting,
@@ -91,12 +98,19 @@ class Learner:
             report,
         )
         self.prefetch = PrefetchLoop(
-            storage, batch, self._unrolls, self._freed, batches, self._filled, self._empty, transport.wake
+            storage,
+            batch,
+            self._unrolls,
+            self._freed,
+            self.batches,
+            self._filled,
+            self._empty,
+            transport.wake,
         )
         self.training = TrainingLoop(
             self.algorithm.learning,
             self._weights,
-            batches,
+            self.batches,
             self._filled,
             self._empty,
             self.progress,

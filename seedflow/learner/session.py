@@ -109,7 +109,7 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         if config.rpc.path != "slab":
             gateway = GatewayProcess(
                 token,
-                control.path,
+                str(control.path),
                 config.rpc.interface or start.host,
                 config.rpc.ports,
                 spec,
@@ -128,7 +128,7 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         resume_step = learner.progress.agent_steps if start.resume else None
         sinks = [stack.enter_context(s) for s in make_sinks(config, start.run_dir, resume_step)]
         loops = LoopThreads(learner, config.inference.torch_threads, training_threads(config))
-        endpoint = Endpoint(control.path, None if gateway is None else gateway.address)
+        endpoint = Endpoint(str(control.path), None if gateway is None else gateway.address)
         channel.send({"kind": "endpoint", "endpoint": endpoint.to_json(), "attempt": attempt})
         channel.send({"kind": "state", "state": "running"})
         loops.start()

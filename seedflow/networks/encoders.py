@@ -21,7 +21,9 @@ class MlpEncoder(nn.Module):
     Takes leaves ``[N, depth, *shape]`` of any dtype, gives ``[N, size]``.
     """
 
-    def __init__(self, leaves: Sequence[ArraySpec], depth: int, hidden: Sequence[int], activation: str) -> None:
+    def __init__(
+        self, leaves: Sequence[ArraySpec], depth: int, hidden: Sequence[int], activation: str
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         size = depth * sum(math.prod(leaf.shape) for leaf in leaves)

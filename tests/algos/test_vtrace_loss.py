@@ -76,11 +76,14 @@ def test_what_is_no_transition_has_no_gradient() -> None:
     config = VTraceConfig()
     loss, _ = vtrace_loss(logits, values, VTraceTargets.from_unrolls(fields, config), config, 0.0)
     loss.backward()
-    assert logits.grad is not None and values.grad is not None
+    assert logits.grad is not None
+    assert values.grad is not None
     invalid = fields["first"][1:]
     assert invalid.any()
-    assert not logits.grad[:-1][invalid].any() and not values.grad[:-1][invalid].any()
-    assert not logits.grad[-1].any() and not values.grad[-1].any()  # the last index only bootstraps
+    assert not logits.grad[:-1][invalid].any()
+    assert not values.grad[:-1][invalid].any()
+    assert not logits.grad[-1].any()
+    assert not values.grad[-1].any()
 
 
 def test_a_batch_without_any_transition_is_no_division_by_zero() -> None:

@@ -18,9 +18,11 @@ def taken(batcher: Batcher, now: float, fits=everything) -> list[tuple[int, int]
 
 def test_one_group_is_enough_for_a_batch() -> None:
     batcher = Batcher(max_batch=8, min_batch=1, deadline=0.0)
-    assert batcher.due_in(0.0) is None and taken(batcher, 0.0) == []
+    assert batcher.due_in(0.0) is None
+    assert taken(batcher, 0.0) == []
     batcher.add(lease(1), 0, now=0.0)
-    assert batcher.due_in(0.0) == 0.0 and taken(batcher, 0.0) == [(1, 0)]
+    assert batcher.due_in(0.0) == 0.0
+    assert taken(batcher, 0.0) == [(1, 0)]
 
 
 def test_oldest_groups_go_first_and_a_batch_is_never_too_large() -> None:

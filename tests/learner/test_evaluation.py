@@ -36,9 +36,12 @@ def test_an_episode_that_began_before_the_round_does_not_count() -> None:
 def test_rounds_open_when_due_and_not_before() -> None:
     rounds = EvaluationRounds(every=1000, episodes=1, rows=1)
     rows = np.arange(1)
-    assert rounds.open_if_due(999, 1000, rows) == 1000 and not rounds.open
-    assert rounds.open_if_due(2345, 1000, np.zeros(0, np.int64)) == 1000 and not rounds.open
-    assert rounds.open_if_due(2345, 1000, rows) == 3000 and rounds.open
+    assert rounds.open_if_due(999, 1000, rows) == 1000
+    assert not rounds.open
+    assert rounds.open_if_due(2345, 1000, np.zeros(0, np.int64)) == 1000
+    assert not rounds.open
+    assert rounds.open_if_due(2345, 1000, rows) == 3000
+    assert rounds.open
 
 
 def test_a_round_goes_on_without_an_environment_that_was_lost() -> None:

@@ -20,7 +20,8 @@ def test_the_mlp_takes_leaves_of_any_dtype(dtype: str) -> None:
     network = ActorCritic(spec, NetworkConfig())
     inputs = (torch.ones(5, 2, 3).to(getattr(torch, dtype)), torch.ones(5, 2))
     output, _ = network(NetworkInput(inputs, torch.zeros(5, 2), torch.zeros(5, 2, dtype=torch.bool)), ())
-    assert output.logits.shape == (5, 2, 2) and output.logits.dtype == torch.float32
+    assert output.logits.shape == (5, 2, 2)
+    assert output.logits.dtype == torch.float32
     assert output.value.shape == (5, 2)
 
 
@@ -31,9 +32,7 @@ def test_the_nature_encoder_finds_the_channels(shape: tuple[int, ...]) -> None:
     network = ActorCritic(spec, config)
     channels = network.encoder.convolutions[0].in_channels  # type: ignore[union-attr]
     assert channels == 2 * (3 if len(shape) == 3 else 1)
-    state = tuple(
-        torch.zeros(4, *s.shape, dtype=getattr(torch, s.dtype.name)) for s in network.state_specs
-    )
+    state = tuple(torch.zeros(4, *s.shape, dtype=getattr(torch, s.dtype.name)) for s in network.state_specs)
     inputs = (torch.zeros(1, 4, *shape, dtype=torch.uint8), torch.zeros(1, 4, 2))
     output, _ = network(NetworkInput(inputs, torch.zeros(1, 4), torch.ones(1, 4, dtype=torch.bool)), state)
     assert output.logits.shape == (1, 4, 2)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from seedflow.algos.base import Algorithm, Learning
 from seedflow.algos.optimizer import FlatOptimizer
+from seedflow.algos.randomness import torch_seed
 from seedflow.algos.vtrace.acting import VTraceActing
 from seedflow.algos.vtrace.loss import VTraceTargets, vtrace_loss
 from seedflow.config import Config
-from seedflow.networks.devices import pick_device
-from seedflow.algos.randomness import torch_seed
 from seedflow.networks.actor_critic import ActorCritic, NetworkInput
+from seedflow.networks.devices import pick_device
 from seedflow.networks.flat import FlatParameters
 from seedflow.rollout.storage import UnrollBatch
 from seedflow.specs import EnvSpec

@@ -1,0 +1,109 @@
+"""Checkpoints: committed as a whole, checked on load, never trusted."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from seedflow.errors import CheckpointError
+from seedflow.learner.checkpoint import CheckpointStore
+
+TENSORS = {"weights/a": torch.arange(6.0).view(2, 3), "learning/step": torch.tensor(7)}
+
+
+def store_with(tmp_path: Path, generations: int) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=3)
+    for n in range(generations):
+        store.save({"weights/a": torch.full((2,), float(n))}, {"n": n})
+    return store
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    assert store.save(TENSORS, {"steps": 12}) == 1
+    loaded = store.load()
+    assert loaded.generation == 1
+    assert loaded.state == {"steps": 12}
+    assert torch.equal(loaded.section("weights")["a"], TENSORS["weights/a"])
+    assert loaded.section("learning")["step"].item() == 7
+
+
+def test_the_newest_generations_are_kept(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 5)
+    assert store.generations() == [3, 4, 5]
+    assert store.load().state == {"n": 4}
+    assert store.load(3).state == {"n": 2}
+    assert len(list((tmp_path / "checkpoints" / "tensors").iterdir())) == 3
+
+
+@pytest.mark.parametrize("crash_at", range(8))
+def test_a_crash_while_saving_leaves_the_last_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int
+) -> None:
+    """Each system call that a save makes is the last one of a process, in turn."""
+    store = store_with(tmp_path, 3)
+    calls = 0
+
+    def crashing(real):  # type: ignore[no-untyped-def]
+        def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+            nonlocal calls
+            calls += 1
+            if calls > crash_at:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace", "unlink"):
+            patch.setattr(os, name, crashing(getattr(os, name)))
+        try:
+            store.save({"weights/a": torch.full((2,), 9.0)}, {"n": 9})
+        except KeyboardInterrupt:
+            assert calls > crash_at
+    after = CheckpointStore(tmp_path / "checkpoints")
+    loaded = after.load()
+    assert loaded.state["n"] in (2, 9)
+    assert loaded.tensors["weights/a"][0].item() == loaded.state["n"]
+    assert after.save({"weights/a": torch.zeros(2)}, {"n": 10}) == loaded.generation + 1
+
+
+def test_a_flipped_bit_is_found_and_the_message_names_the_way_back(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 2)
+    file = tmp_path / "checkpoints" / "tensors" / "00000002.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"damaged.*go back to generation 1"):
+        store.load()
+    file.write_bytes(data[:-3])
+    with pytest.raises(CheckpointError, match=r"bytes instead of"):
+        store.load()
+    file.unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        store.load()
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 1)
+    path = tmp_path / "checkpoints" / "manifests" / "00000001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
+    with pytest.raises(CheckpointError, match=r"format version 99.*upgrade seedflow"):
+        store.load()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"version": 1}', b'{"version": 1, "tensors": 3}'])
+def test_a_manifest_that_is_none_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
+    store = store_with(tmp_path, 1)
+    (tmp_path / "checkpoints" / "manifests" / "00000001.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        store.load()
+
+
+def test_nothing_to_load_says_where(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint"):
+        CheckpointStore(tmp_path).load()
+    with pytest.raises(CheckpointError, match=r"no generation 7; it has \[1, 2\]"):
+        store_with(tmp_path, 2).load(7)
