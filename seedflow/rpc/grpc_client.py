@@ -42,16 +42,18 @@ class GatewayStream:
         ``host:port``.
     first
         The message that opens the stream.
+    connect_seconds
+        Longest wait for the connection below the stream.
     """
 
-    def __init__(self, gateway: str, first: ActorMessage) -> None:
+    def __init__(self, gateway: str, first: ActorMessage, connect_seconds: float) -> None:
         self.gateway = gateway
         self.failure: TransportError | None = None
         self._outgoing: queue.SimpleQueue[ActorMessage | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[LearnerMessage | None] = queue.SimpleQueue()
         self._fault_left = threading.Event()
         self._outgoing.put(first)
-        self._channel = grpc.insecure_channel(gateway, options=client_options())
+        self._channel = grpc.insecure_channel(gateway, options=client_options(connect_seconds))
         stub = GatewayStub(self._channel)  # type: ignore[no-untyped-call]
         self._call: Any = stub.Steps(self._messages())
         self._reader = threading.Thread(target=self._read, name="seedflow-stream-reader", daemon=True)
@@ -169,7 +171,7 @@ class GrpcConnection(Connection):
             groups=registration.groups,
             envs=registration.envs,
         )
-        stream = GatewayStream(gateway, ActorMessage(register=register))
+        stream = GatewayStream(gateway, ActorMessage(register=register), connect_seconds)
         try:
             answer = stream.next(connect_seconds)
             if answer is None:

@@ -43,10 +43,18 @@ _COMMON: Options = [
 ]
 
 
-def client_options() -> Options:
-    """Options of an actor's channel: no proxy, no hidden retries, no connection shared between channels."""
+def client_options(connect_seconds: float) -> Options:
+    """Options of an actor's channel: no proxy, no hidden retries, no connection shared between channels.
+
+    Parameters
+    ----------
+    connect_seconds
+        When gRPC lets go of a connection that the other side accepted without a word; closing the channel
+        does not do it.
+    """
     return [
         *_COMMON,
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_seconds * 1000))),
         ("grpc.enable_http_proxy", 0),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),

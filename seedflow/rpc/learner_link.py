@@ -79,18 +79,35 @@ class LearnerLink:
         self.ended.set()
 
     def _drain(self) -> None:
-        try:
-            while True:
+        """Take all that has arrived.
+
+        Of a connection that was reset the first read tells only that; what was said before comes after it.
+        """
+        reset = False
+        while True:
+            try:
                 message, fd = receive(self._sock)
-                if fd is not None:
-                    if self._fd is not None:
-                        os.close(self._fd)
-                    self._fd = fd
-                self._arrived.put_nowait(message)
-        except BlockingIOError:
-            return
-        except (TransportError, OSError) as error:
-            lost = error if isinstance(error, TransportError) else ConnectionLost(str(error))
-            self._loop.remove_reader(self._sock)
-            self._arrived.put_nowait(lost)
-            self.ended.set()
+            except BlockingIOError:
+                return
+            except ConnectionLost as error:
+                if not reset:
+                    reset = True
+                    continue
+                self._end(error)
+                return
+            except TransportError as error:
+                self._end(error)
+                return
+            except OSError as error:
+                self._end(ConnectionLost(f"the control socket failed: {error.strerror}"))
+                return
+            if fd is not None:
+                if self._fd is not None:
+                    os.close(self._fd)
+                self._fd = fd
+            self._arrived.put_nowait(message)
+
+    def _end(self, error: TransportError) -> None:
+        self._loop.remove_reader(self._sock)
+        self._arrived.put_nowait(error)
+        self.ended.set()
