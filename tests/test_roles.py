@@ -132,6 +132,18 @@ def test_role_stops_in_order_when_asked(start: Start, how: str) -> None:
     assert role.stop(30) == 0
 
 
+def test_role_hears_signals_that_its_supervisor_has_blocked(start: Start) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        role = start("pids = []" + REPORT_AND_WAIT)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    wait_message(role, "state")
+    os.kill(role.pid, signal.SIGTERM)
+    assert wait_for(lambda: role.returncode() is not None)
+    assert role.returncode() == 0
+
+
 def test_interrupt_is_left_to_the_driver(start: Start) -> None:
     role = start("pids = []" + REPORT_AND_WAIT)
     wait_message(role, "state")

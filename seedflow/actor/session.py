@@ -303,9 +303,9 @@ class ActorSession:
             ) from error
         return env_fn
 
-    def _report(self) -> None:
+    def _report(self, at_once: bool = False) -> None:
         now = time.monotonic()
-        if now < self._report_at:
+        if now < self._report_at and not at_once:
             return
         self._report_at = now + self._config.metrics.every_seconds
         counts = self._counts
@@ -314,7 +314,7 @@ class ActorSession:
             "actor/env_frames": counts.env_frames,
             "actor/env_seconds": counts.env_seconds,
             "actor/wait_seconds": counts.wait_seconds,
-            "actor/reconnects": self._connections - 1,
+            "actor/reconnects": max(0, self._connections - 1),
         }
         self._channel.send({"kind": "metrics", "values": values})
 
@@ -323,12 +323,14 @@ class ActorSession:
 
     def _stopped(self) -> int:
         self._state("stopping", reason="stop requested")
+        self._report(at_once=True)
         self._channel.send({"kind": "done", "reason": "stopped"})
         return EXIT_DONE
 
     def _ended(self, order: Exit) -> int:
         log.info("%s ends, %s: %s", self.name, order.code, order.reason)
         self._state("stopping", reason=f"{order.code}: {order.reason}")
+        self._report(at_once=True)
         self._channel.send({"kind": "done", "reason": order.code})
         return EXIT_DONE
 

@@ -99,6 +99,8 @@ class RoleChannel:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # A lock taken in a handler can deadlock with the code it interrupts: only a byte is written.
         signal.signal(signal.SIGTERM, lambda number, frame: channel._wake(b"T"))
+        # The mask is inherited: a supervisor's thread may have been one that blocks them.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         os.register_at_fork(after_in_child=channel._after_fork)
         channel.start = channel._read_start(start_seconds)
         threading.Thread(target=channel._watch, name="role-watch", daemon=True).start()

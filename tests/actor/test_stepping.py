@@ -14,8 +14,10 @@ from seedflow.envs import GroupEnv, env_seed, make_group
 from seedflow.envs.synthetic import counting_observation, counting_reward
 from seedflow.errors import ConnectionLost, SpecError
 from seedflow.rpc.client import Connection, Exit
-from seedflow.rpc.leases import Lease
-from seedflow.rpc.slab import Block, BlockLayout
+from seedflow.rpc.inline import InlineTransport
+from seedflow.rpc.leases import Lease, LeaseTable, Registration
+from seedflow.rpc.slab import Block, BlockLayout, Slab
+from seedflow.rpc.transport import GroupRang
 
 G, E = 2, 3
 COUNTING = EnvConfig(
@@ -137,7 +139,7 @@ def test_whatever_an_environment_raises_names_group_and_environments(
     step: int, what: str, error: BaseException
 ) -> None:
     groups = make_groups()
-    groups[1] = broken = Raising(groups[1], step, error)
+    groups[1] = Raising(groups[1], step, error)
     loop, connection = make_loop(groups)
     assert loop.step(0) == 0
     if what == "step":
@@ -173,3 +175,24 @@ def test_groups_that_do_not_fit_the_lease_are_refused() -> None:
     connection = ScriptedConnection(BlockLayout(groups[0].spec, G, E + 1))
     with pytest.raises(SpecError, match="a group of 3 environments does not fit a lease with 4 rows"):
         ActorLoop(connection, groups)
+
+
+def test_loop_runs_unchanged_within_the_learners_own_process() -> None:
+    groups = make_groups()
+    spec = groups[0].spec
+    layout = BlockLayout(spec, G, E)
+    table = LeaseTable(2, 0, 1, G, E, spec.fingerprint, 30.0)
+    with Slab(layout, table.blocks) as slab:
+        transport = InlineTransport(layout, slab, table)
+        connection = transport.connect(Registration("train", 1, 0, spec.fingerprint, G, E))
+        order = []
+        with connection, ActorLoop(connection, groups) as loop:
+            for _ in range(5):
+                while (group := loop.step(0)) is not None:
+                    order.append(group)
+                for event in transport.poll(0):
+                    if isinstance(event, GroupRang):
+                        transport.reply(event.lease.id, event.group)
+            assert order == [0, 1] * 5
+            assert loop.counts.agent_steps == 3 * G * E
+        transport.close()
