@@ -19,6 +19,7 @@ import psutil
 
 # Thread name prefix -> why it may stay.
 LASTING_THREADS = {
+    "Dask-Callback-Thread": "distributed's pool for callbacks of futures, one per process, never shut down",
     "Dask-Offload": "distributed's pool for large messages, one per process, never shut down",
     "TCP-Executor": "distributed's pool for TLS handshakes, one per process, never shut down",
 }

@@ -1,0 +1,207 @@
+"""The Dask cluster of a run: an existing one, or a local one that lasts as long as the run.
+
+Whatever the caller has made, a client or a cluster, stays open and untouched: seedflow opens a connection
+of its own to the same scheduler. The scheduler drops all that a connection has started when it ends, so
+nothing of a run is left behind, however its driver ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import dask
+from distributed import Client, LocalCluster
+from distributed.comm.core import CommClosedError
+from distributed.security import Security
+
+from seedflow.cluster.interrupts import sigterm_as_exit, uninterrupted
+from seedflow.cluster.placement import actor_roles
+from seedflow.config import ClusterConfig, Config
+from seedflow.errors import PlacementError
+
+LOCAL_SETTINGS = {
+    # A busy machine needs long to restart a killed worker; by default it is given up after 15 s.
+    "distributed.deploy.lost-worker-timeout": "120s",
+}
+
+
+@contextlib.contextmanager
+def open_cluster(config: Config, client: Client | None = None) -> Iterator[Client]:
+    """Connect to the Dask cluster that `config` names, and disconnect at the end.
+
+    Parameters
+    ----------
+    config
+        `runtime` ``local`` starts workers on this machine and ends them afterwards; ``cluster`` uses
+        `cluster.scheduler`, `cluster.scheduler_file` or Dask's own setting (``DASK_SCHEDULER_ADDRESS``).
+    client
+        A connection of the caller, synchronous or not; only its scheduler's address and credentials are
+        used, whatever `runtime` says.
+
+    Yields
+    ------
+    Client
+        A connection of seedflow's own.
+
+    Raises
+    ------
+    PlacementError
+        If there is no such cluster, or it does not answer in time.
+    """
+    with sigterm_as_exit():
+        if client is not None:
+            opened = _connect_like(client, config.cluster)
+        elif config.runtime == "local":
+            opened = _local(config)
+        else:
+            opened = _connect(*_find_scheduler(config.cluster), config.cluster)
+        with opened as own:
+            yield own
+
+
+def local_size(config: Config) -> tuple[int, int]:
+    """Workers of the local cluster, and threads of each."""
+    actors = actor_roles(config)
+    workers = config.cluster.local_workers or actors + 1
+    return workers, math.ceil(actors / (workers - 1)) if workers > 1 else 1
+
+
+@contextlib.contextmanager
+def _local(config: Config) -> Iterator[Client]:
+    workers, threads = local_size(config)
+    seconds = config.cluster.worker_seconds
+    with dask.config.set(LOCAL_SETTINGS), contextlib.ExitStack() as stack:
+        try:
+            # Started before SIGINT is blocked: starting it unblocks SIGINT.
+            resource_tracker.ensure_running()
+            with uninterrupted():
+                cluster = LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=threads,
+                    processes=True,
+                    memory_limit=0,
+                    dashboard_address="127.0.0.1:0",
+                    worker_dashboard_address="127.0.0.1:0",
+                    silence_logs=logging.CRITICAL,
+                )
+                stack.callback(_close_quietly, cluster)
+                client = Client(cluster, set_as_default=False, name="seedflow")
+            stack.callback(client.close, timeout=10)
+            client.wait_for_workers(workers, timeout=seconds)
+        except (OSError, RuntimeError, TimeoutError) as error:
+            raise PlacementError(
+                f"the local cluster of {workers} workers did not start within {seconds:g} s "
+                f"(cluster.worker_seconds): {error}; in a script, start the run below "
+                '`if __name__ == "__main__":`, or use fewer workers (cluster.local_workers)'
+            ) from error
+        yield client
+
+
+@contextlib.contextmanager
+def _connect(address: str, security: Security, config: ClusterConfig) -> Iterator[Client]:
+    seconds = config.connect_seconds
+    try:
+        client = Client(address, security=security, timeout=seconds, set_as_default=False, name="seedflow")
+    except CommClosedError as error:
+        raise PlacementError(
+            f"the scheduler at {address} closed the connection: {error}; if it uses TLS, its address begins "
+            "with tls:// and cluster.tls_ca_file, cluster.tls_cert and cluster.tls_key are needed"
+        ) from error
+    except (OSError, TimeoutError) as error:
+        raise PlacementError(
+            f"no Dask scheduler answered at {address} within {seconds:g} s (cluster.connect_seconds): "
+            f"{error}; check the address, that the scheduler runs, and that this host can reach it"
+        ) from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PlacementError(
+            f"cannot connect to a Dask scheduler at {address}: {error}; "
+            "expected an address like tcp://10.0.0.1:8786"
+        ) from error
+    with contextlib.closing(client):
+        yield client
+
+
+@contextlib.contextmanager
+def _connect_like(client: Client, config: ClusterConfig) -> Iterator[Client]:
+    if client.scheduler is None or client.status not in ("running", "connecting"):
+        raise PlacementError(
+            f"the Dask client is {client.status}: expected one that is connected to its scheduler"
+        )
+    with _connect(str(client.scheduler.address), client.security, config) as own:
+        yield own
+
+
+def _find_scheduler(config: ClusterConfig) -> tuple[str, Security]:
+    """Address and credentials of the scheduler that the settings name."""
+    file = config.scheduler_file or dask.config.get("scheduler-file", None)
+    if config.scheduler is not None:
+        source, address = "cluster.scheduler", str(config.scheduler)
+    elif file is not None:
+        source, address = f"cluster.scheduler_file = {file}", _read_scheduler_file(Path(file), config)
+    else:
+        source, address = "DASK_SCHEDULER_ADDRESS", str(dask.config.get("scheduler-address", None) or "")
+    if not address:
+        raise PlacementError(
+            "runtime = cluster, but no cluster is named: set cluster.scheduler or cluster.scheduler_file, "
+            "export DASK_SCHEDULER_ADDRESS, or use runtime=local"
+        )
+    security = _security(config)
+    if address.startswith("tls://") and not security.get_connection_args("client").get("ssl_context"):
+        raise PlacementError(
+            f"{source} names {address}, which needs TLS, but there are no certificates: "
+            "set cluster.tls_ca_file, cluster.tls_cert and cluster.tls_key"
+        )
+    return address, security
+
+
+def _read_scheduler_file(path: Path, config: ClusterConfig) -> str:
+    """The address in a scheduler file, which may appear, and be completed, a little later."""
+    deadline = time.monotonic() + config.connect_seconds
+    while True:
+        try:
+            return str(json.loads(path.read_text())["address"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if time.monotonic() >= deadline:
+                raise PlacementError(
+                    f"cluster.scheduler_file = {path}: no scheduler's address there within "
+                    f"{config.connect_seconds:g} s (cluster.connect_seconds): {error!r}; start the scheduler "
+                    f"with `dask scheduler --scheduler-file {path}`, on a file system that this host sees"
+                ) from error
+        time.sleep(0.2)
+
+
+def _security(config: ClusterConfig) -> Security:
+    """Credentials from the settings, else from Dask's own configuration."""
+    files = {
+        "tls_ca_file": config.tls_ca_file,
+        "tls_client_cert": config.tls_cert,
+        "tls_client_key": config.tls_key,
+    }
+    given = {name: file for name, file in files.items() if file is not None}
+    for name, file in given.items():
+        if not Path(file).is_file():
+            setting = name.replace("tls_client_", "tls_")
+            raise PlacementError(
+                f"cluster.{setting} = {file} is no file; expected a certificate or key (PEM)"
+            )
+    return Security(**given, require_encryption=True) if given else Security()
+
+
+def _close_quietly(cluster: LocalCluster) -> None:
+    """Close a cluster; what its parts say about each other's end is of no use to anybody."""
+    names = ("distributed", "distributed.worker", "distributed.scheduler", "tornado.application", "asyncio")
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        cluster.close(timeout=30)
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

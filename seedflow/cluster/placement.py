@@ -1,0 +1,199 @@
+"""Where the learner and the actors go: pure functions of the workers and the settings.
+
+The learner goes to a worker that declares the resource ``LEARNER``, else to one that declares ``GPU``
+(as workers of dask-cuda can), else to the one with most memory. Actors go to the other workers: where any
+worker declares ``ACTOR``, to those, as many as each declares; otherwise up to one per thread. A cluster of
+one worker hosts everything.
+
+Resources are declared when a worker is started: ``dask worker ... --resources "ACTOR=4"``.
+
+Examples
+--------
+>>> from seedflow.config import Config
+>>> big = WorkerInfo("tcp://10.0.0.1:4001", "10.0.0.1", nthreads=8, memory_limit=64 << 30)
+>>> small = WorkerInfo("tcp://10.0.0.2:4001", "10.0.0.2", nthreads=2, memory_limit=8 << 30)
+>>> placement = plan([small, big], Config.model_validate({"actor": {"count": 2}}))
+>>> placement.learner.host, [place.host for place in placement.actors]
+('10.0.0.1', ['10.0.0.2', '10.0.0.2'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seedflow.config import Config
+from seedflow.errors import PlacementError
+
+LEARNER, GPU, ACTOR = "LEARNER", "GPU", "ACTOR"
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What placement needs to know about a Dask worker.
+
+    Attributes
+    ----------
+    address
+        As Dask writes it, ``tcp://host:port``.
+    memory_limit
+        Bytes; 0 means without limit.
+    resources
+        What the worker declared at its start.
+    running
+        False for a worker that is paused or about to leave; nothing new goes there.
+    """
+
+    address: str
+    host: str
+    nthreads: int = 1
+    memory_limit: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    running: bool = True
+
+    def has(self, resource: str) -> bool:
+        return self.resources.get(resource, 0) >= 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place for one role: a worker, and the resources that its task holds there."""
+
+    worker: str
+    host: str
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a run starts.
+
+    Attributes
+    ----------
+    actors
+        Training actors first, then the evaluation actor if there is one.
+    shared
+        Whether actors run on the learner's worker, because it is the only one or declares ``ACTOR``.
+    """
+
+    learner: Place
+    actors: tuple[Place, ...]
+    shared: bool
+
+
+def workers_of(info: Mapping[str, Any]) -> tuple[WorkerInfo, ...]:
+    """The workers in what a Dask scheduler says about itself (``Client.scheduler_info``)."""
+    return tuple(
+        WorkerInfo(
+            address=address,
+            host=str(worker["host"]),
+            nthreads=int(worker["nthreads"]),
+            memory_limit=int(worker["memory_limit"] or 0),
+            resources=dict(worker["resources"] or {}),
+            running=worker["status"] == "running",
+        )
+        for address, worker in info["workers"].items()
+    )
+
+
+def actor_roles(config: Config) -> int:
+    """Actor processes of a run: the training actors and, if the run evaluates, one more."""
+    return config.actor.count + (1 if config.eval.every else 0)
+
+
+def plan(workers: Iterable[WorkerInfo], config: Config) -> Placement:
+    """Place all roles of a run.
+
+    Raises
+    ------
+    PlacementError
+        If there is no worker or too few places; the message counts them and says what to change.
+    """
+    running = sorted((worker for worker in workers if worker.running), key=lambda worker: worker.address)
+    if not running:
+        raise PlacementError(
+            "the Dask cluster has no running worker; start some with `dask worker SCHEDULER_ADDRESS`"
+        )
+    best = max(running, key=lambda worker: _learner_rank(worker, running))
+    wanted = next((name for name in (LEARNER, GPU) if best.has(name)), None)
+    learner = Place(best.address, best.host, {wanted: 1} if wanted else {})
+    shared = len(running) == 1 or (wanted is not None and best.has(ACTOR))
+    places = free_places(running, learner, shared, config, {})
+    count = actor_roles(config)
+    if len(places) < count:
+        raise PlacementError(_too_few(running, learner, shared, config, len(places)))
+    return Placement(learner, tuple(places[:count]), shared)
+
+
+def free_places(
+    workers: Iterable[WorkerInfo],
+    learner: Place,
+    shared: bool,
+    config: Config,
+    taken: Mapping[str, int],
+) -> list[Place]:
+    """Places that actors can still take, best first.
+
+    Actors spread: every worker gets one before any gets a second. Among equals the learner's own host
+    comes first, since observations travel through shared memory there.
+
+    Parameters
+    ----------
+    taken
+        Actors that each worker, by address, hosts already.
+    """
+    running = [worker for worker in workers if worker.running]
+    declared = any(worker.has(ACTOR) for worker in running)
+    ranked: list[tuple[int, bool, str, Place]] = []
+    for worker in running:
+        place = Place(worker.address, worker.host, {ACTOR: 1} if declared else {})
+        most = capacity(worker, declared, learner, shared, config)
+        elsewhere = worker.host != learner.host
+        ranked += [
+            (nth, elsewhere, worker.address, place) for nth in range(taken.get(worker.address, 0), most)
+        ]
+    return [place for *_, place in sorted(ranked, key=lambda item: item[:3])]
+
+
+def capacity(worker: WorkerInfo, declared: bool, learner: Place, shared: bool, config: Config) -> int:
+    """Actors that a worker hosts at most; `declared` says whether any worker declares ``ACTOR``."""
+    if worker.address == learner.worker and not shared:
+        return 0
+    limit = config.cluster.actors_per_worker
+    if declared:
+        places = int(worker.resources.get(ACTOR, 0))
+        return min(places, limit) if limit else places
+    if worker.address == learner.worker:
+        return actor_roles(config)
+    return min(worker.nthreads, limit) if limit else worker.nthreads
+
+
+def _learner_rank(worker: WorkerInfo, workers: Sequence[WorkerInfo]) -> tuple[bool, bool, bool, float, int]:
+    """Larger is better; of equal workers the first, by address, wins."""
+    memory = worker.memory_limit or float("inf")
+    return worker.has(LEARNER), worker.has(GPU), not worker.has(ACTOR), memory, worker.nthreads
+
+
+def _too_few(workers: Sequence[WorkerInfo], learner: Place, shared: bool, config: Config, places: int) -> str:
+    declared = any(worker.has(ACTOR) for worker in workers)
+    limit = config.cluster.actors_per_worker
+    others = [worker for worker in workers if shared or worker.address != learner.worker]
+    wanted = f"actor.count = {config.actor.count}"
+    if actor_roles(config) > config.actor.count:
+        wanted += " and one for evaluation (eval.every > 0)"
+    if declared:
+        total = sum(int(worker.resources.get(ACTOR, 0)) for worker in others)
+        offer = f"its workers declare ACTOR={total} in all"
+        remedy = 'start more workers, or with a larger --resources "ACTOR=..."'
+    else:
+        total = sum(worker.nthreads for worker in others)
+        offer = f"the {len(others)} workers besides the learner's have {total} threads in all"
+        remedy = "start more workers, or workers with more --nthreads"
+    if limit:
+        offer += f" and cluster.actors_per_worker = {limit}"
+        remedy += ", raise cluster.actors_per_worker"
+    return (
+        f"{wanted} needs {actor_roles(config)} places, but the Dask cluster has {places}: {offer} "
+        f"(the learner takes {learner.worker}); {remedy}, or set actor.count={max(places, 1)}"
+    )

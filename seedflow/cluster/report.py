@@ -1,0 +1,71 @@
+"""How the end of a role is put into words."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from seedflow.cluster.launch import RoleId, RoleResult
+from seedflow.errors import PlacementError, RunFailed, SeedflowError
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run ends before its learner is done.
+
+    Attributes
+    ----------
+    headline
+        One sentence.
+    role, generation, worker
+        The role that the headline speaks of, if it speaks of one.
+    placement
+        Whether the roles could not be placed at all.
+    cause
+        The exception in the driver, if that is what went wrong.
+    """
+
+    headline: str
+    role: RoleId | None = None
+    generation: int = 0
+    worker: str | None = None
+    placement: bool = False
+    cause: BaseException | None = None
+
+
+def describe(result: RoleResult, worker: str | None = None) -> str:
+    """What became of a role, as the rest of a sentence."""
+    if result.outcome == "left":
+        return f"was stopped, since its worker {worker} leaves the cluster"
+    if result.outcome == "lost":
+        return f"was lost with its worker {worker}"
+    if result.outcome == "stopped":
+        return "was stopped: somebody cancelled its task"
+    if result.failed is not None:
+        message = str(result.failed.get("message") or "").partition("\n")[0]
+        return f"failed with {result.failed.get('exception')}" + (f": {message}" if message else "")
+    if result.exit_code is not None and result.exit_code > 128:
+        number = result.exit_code - 128
+        known = number in {item.value for item in signal.Signals}
+        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+    if result.exit_code == 0:
+        return f"ended by itself ({result.done or 'no reason given'})"
+    return f"ended with exit code {result.exit_code} and without an exception"
+
+
+def error_of(failure: Failure, result: RoleResult | None, log_path: str | None) -> SeedflowError:
+    """The exception of a failed run: headline, where to look, the remote traceback or end of the log."""
+    if failure.placement:
+        return PlacementError(failure.headline)
+    lines = [failure.headline]
+    if failure.role is not None:
+        host = result.host if result is not None and result.host else "unknown"
+        log = (result.log_path if result is not None else "") or log_path or "none was begun"
+        lines.append(f"  role: {failure.role}, generation {failure.generation}")
+        lines.append(f"  host: {host} (worker {failure.worker})")
+        lines.append(f"  log: {log}")
+    if result is not None and result.failed is not None and result.failed.get("traceback"):
+        lines += ["", str(result.failed["traceback"]).rstrip()]
+    elif result is not None and result.log_tail:
+        lines += ["", "last lines of its log:", result.log_tail.rstrip()]
+    return RunFailed("\n".join(lines))

@@ -1,0 +1,319 @@
+"""Which roles a run has, which of them live, and what to do about it: a state machine without I/O.
+
+`Roster` is told what happens (workers, notes of supervisors, the wish to stop) and the time, and says
+which tasks to submit and which to cancel. `Run` does the talking.
+
+A role is in one of the states of `RoleState`. Every start has a generation of its own, and whatever is
+heard of another generation than the latest is ignored: an older copy that lives on somewhere, cut off, is
+the learner's lease table's to refuse.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seedflow.cluster.launch import Note, RoleId, RoleResult
+from seedflow.cluster.placement import Place, Placement, WorkerInfo, free_places, plan
+from seedflow.cluster.report import Failure, describe, error_of
+from seedflow.cluster.restarts import RestartPolicy, exception_text
+from seedflow.cluster.status import Phase, RoleState, RoleStatus
+from seedflow.config import Config
+from seedflow.errors import PlacementError, SeedflowError
+from seedflow.roles import EXIT_DONE, EXIT_HOPELESS
+
+logger = logging.getLogger("seedflow.cluster")
+
+STOP_MARGIN = 5.0
+"""Seconds on top of a role's grace until its end must be confirmed."""
+UNSTARTED_SECONDS = 1.5
+"""A cancelled task that has not begun by then never will."""
+FINISHED = "finished"
+"""Reason with which an actor ends because the learner told it that the run is complete."""
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Start a role."""
+
+    role: RoleId
+    generation: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Cancel the task of a role's start; its supervisor then ends the role."""
+
+    role: RoleId
+    generation: int
+
+
+@dataclass
+class _Slot:
+    role: RoleId
+    grace: float
+    generation: int = 0
+    state: RoleState = "waiting"
+    place: Place | None = None
+    attempt: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    log_path: str | None = None
+    result: RoleResult | None = None
+    not_before: float = 0.0
+    end_by: float = math.inf
+    lost_at: float = -math.inf
+
+    @property
+    def live(self) -> bool:
+        return self.state in ("submitted", "starting", "running", "stopping")
+
+    @property
+    def worker(self) -> str | None:
+        return self.place.worker if self.place else None
+
+    def status(self) -> RoleStatus:
+        return RoleStatus(
+            self.role, self.generation, self.state, self.worker, self.host, self.pid, self.log_path
+        )
+
+
+class Roster:
+    """The roles of one run.
+
+    Attributes
+    ----------
+    phase
+        See `Phase`.
+    endpoint
+        Where actors find the learner, once it is up.
+    restarts
+        Actors started again.
+    """
+
+    def __init__(self, config: Config, now: float) -> None:
+        self.config = config
+        self.phase: Phase = "placing"
+        self.endpoint: Mapping[str, Any] | None = None
+        self.restarts = 0
+        self.failure: Failure | None = None
+        self._policy = RestartPolicy(config.actor.max_restarts, config.actor.restart_window_seconds)
+        self._workers: tuple[WorkerInfo, ...] = ()
+        self._placement: Placement | None = None
+        self._deadline = now + config.cluster.worker_seconds
+        self._commands: list[Submit | Cancel] = []
+        self._learner = _Slot(RoleId("learner"), config.cluster.stop_seconds)
+        actors = [RoleId("actor", index) for index in range(config.actor.count)]
+        if config.eval.every:
+            actors.append(RoleId("eval"))
+        self._actors = [_Slot(role, config.actor.stop_seconds) for role in actors]
+        self._slots = {slot.role: slot for slot in (self._learner, *self._actors)}
+
+    def roles(self) -> tuple[RoleStatus, ...]:
+        """All roles, the learner first."""
+        return tuple(slot.status() for slot in self._slots.values())
+
+    def error(self) -> SeedflowError | None:
+        """Why the run failed, with all that is known by now; None if it did not."""
+        if self.failure is None:
+            return None
+        slot = self._slots.get(self.failure.role) if self.failure.role else None
+        return error_of(self.failure, slot.result if slot else None, slot.log_path if slot else None)
+
+    def next_time(self, now: float) -> float | None:
+        """When `advance` is due even if nothing is heard."""
+        times = [self._deadline]
+        times += [slot.end_by for slot in self._slots.values() if slot.state == "stopping"]
+        times += [
+            slot.not_before for slot in self._actors if slot.state == "waiting" and slot.not_before > now
+        ]
+        earliest = min(times)
+        return None if math.isinf(earliest) else earliest
+
+    def see_workers(self, workers: Iterable[WorkerInfo], now: float) -> None:
+        """All workers that the cluster has now."""
+        self._workers = tuple(workers)
+        present = {worker.address for worker in self._workers}
+        for slot in self._slots.values():
+            if slot.live and slot.worker not in present:
+                self.ended(slot.role, slot.generation, RoleResult("lost", host=slot.host or ""), now)
+
+    def heard(self, note: Note, now: float) -> None:
+        """What a supervisor says."""
+        slot = self._slots[note.role]
+        if note.generation != slot.generation or not slot.live:
+            return
+        if slot.attempt is None:
+            slot.attempt = note.attempt
+        elif slot.attempt != note.attempt:
+            # Dask has run the task again, without asking: this start was given up already.
+            self.ended(note.role, note.generation, RoleResult("lost", host=slot.host or ""), now)
+            return
+        if note.kind == "started":
+            slot.host, slot.pid = str(note.content["host"]), int(note.content["pid"])
+            slot.log_path = str(note.content["log_path"])
+            if slot.state == "stopping":
+                slot.end_by = now + slot.grace + STOP_MARGIN
+            else:
+                slot.state = "starting"
+        elif note.kind == "ended":
+            self.ended(note.role, note.generation, RoleResult(**note.content), now)
+        else:
+            self._said(slot, note.content)
+
+    def ended(self, role: RoleId, generation: int, result: RoleResult, now: float) -> None:
+        """A start of a role is over; may be told more than once."""
+        slot = self._slots[role]
+        if generation != slot.generation or not slot.live:
+            return
+        slot.result = result
+        slot.host, slot.log_path = result.host or slot.host, result.log_path or slot.log_path
+        if self.phase == "stopping":
+            slot.state = "ended"
+        elif slot is self._learner:
+            self._learner_ended(result, now)
+        elif self.phase == "finishing":
+            slot.state = "ended"
+        else:
+            self._actor_ended(slot, result, now)
+
+    def stop(self, now: float, failure: Failure | None = None) -> None:
+        """End all roles, because of a failure or not."""
+        if self.phase in ("stopping", "ended"):
+            return
+        self.failure = failure
+        self.phase, self._deadline = "stopping", math.inf
+        for slot in self._slots.values():
+            if slot.state == "waiting":
+                slot.state = "ended"
+            elif slot.live:
+                patience = UNSTARTED_SECONDS if slot.attempt is None else slot.grace + STOP_MARGIN
+                slot.state, slot.end_by = "stopping", now + patience
+                self._commands.append(Cancel(slot.role, slot.generation))
+
+    def advance(self, now: float) -> list[Submit | Cancel]:
+        """Do what is due; returns what is to be done about the tasks, in order."""
+        if self.phase == "placing":
+            self._place_learner(now)
+        elif self.phase == "starting" and now >= self._deadline:
+            self._learner_late(now)
+        elif self.phase == "running":
+            self._place_actors(now)
+        elif self.phase == "finishing" and not any(slot.live for slot in self._actors):
+            self.phase, self._deadline = "ended", math.inf
+        elif self.phase == "finishing" and now >= self._deadline:
+            self.stop(now)
+        if self.phase == "stopping":
+            self._see_to_the_end(now)
+        commands, self._commands = self._commands, []
+        return commands
+
+    def _place_learner(self, now: float) -> None:
+        try:
+            self._placement = plan(self._workers, self.config)
+        except PlacementError as error:
+            if now >= self._deadline:
+                seconds = self.config.cluster.worker_seconds
+                waited = f"{error} (waited {seconds:g} s, cluster.worker_seconds)"
+                self.stop(now, Failure(waited, placement=True))
+            return
+        self.phase, self._deadline = "starting", now + self.config.cluster.learner_seconds
+        self._submit(self._learner, self._placement.learner)
+
+    def _place_actors(self, now: float) -> None:
+        assert self._placement is not None
+        waiting = [slot for slot in self._actors if slot.state == "waiting" and slot.not_before <= now]
+        if not waiting:
+            return
+        taken = Counter(slot.worker for slot in self._actors if slot.live and slot.worker)
+        learner, shared = self._placement.learner, self._placement.shared
+        places = free_places(self._workers, learner, shared, self.config, taken)
+        for slot, place in zip(waiting, places, strict=False):
+            self._submit(slot, place)
+
+    def _submit(self, slot: _Slot, place: Place) -> None:
+        slot.state, slot.place, slot.attempt = "submitted", place, None
+        slot.host, slot.pid, slot.log_path = None, None, None
+        self._commands.append(Submit(slot.role, slot.generation, place))
+
+    def _said(self, slot: _Slot, message: Mapping[str, Any]) -> None:
+        if message["kind"] == "state" and message.get("state") == "running" and slot.state == "starting":
+            slot.state = "running"
+        elif message["kind"] == "endpoint" and slot is self._learner:
+            self.endpoint = message["endpoint"]
+            if self.phase == "starting":
+                self.phase, self._deadline = "running", math.inf
+
+    def _learner_late(self, now: float) -> None:
+        seconds = self.config.cluster.learner_seconds
+        if self._learner.attempt is None:
+            headline = (
+                f"the learner's task has not begun on worker {self._learner.worker} within {seconds:g} s "
+                "(cluster.learner_seconds): other tasks hold the worker's threads or the resource; "
+                "use a worker that is free, or wait longer"
+            )
+        else:
+            headline = (
+                f"the learner was not ready within {seconds:g} s (cluster.learner_seconds); "
+                "its log shows how far it came"
+            )
+        self._fail(self._learner, headline, now)
+
+    def _learner_ended(self, result: RoleResult, now: float) -> None:
+        self._learner.state = "ended"
+        if result.outcome == "ended" and result.exit_code == EXIT_DONE:
+            self.phase, self._deadline = "finishing", now + self.config.actor.stop_seconds
+            for slot in self._actors:
+                if slot.state == "waiting":
+                    slot.state = "ended"
+        else:
+            self._fail(self._learner, f"the learner {describe(result, self._learner.worker)}", now)
+
+    def _actor_ended(self, slot: _Slot, result: RoleResult, now: float) -> None:
+        what = f"{slot.role} {describe(result, slot.worker)}"
+        failed = result.failed
+        if result.outcome == "ended" and result.exit_code == EXIT_DONE and result.done == FINISHED:
+            slot.state = "ended"
+        elif result.outcome == "left":
+            self._start_again(slot, what, 0.0, now)
+        elif result.outcome in ("lost", "stopped"):
+            # A worker's end is not its actors' fault, unless it comes again: they may use up its memory.
+            again = now - slot.lost_at < self.config.actor.restart_window_seconds
+            slot.lost_at = now
+            self._judge(slot, what, self._policy.failed(slot.role, None, now) if again else 0.0, now)
+        elif result.exit_code == EXIT_HOPELESS or (failed is not None and not failed.get("retryable", True)):
+            slot.state = "ended"
+            self._fail(slot, f"{what}; another start would not help", now)
+        else:
+            self._judge(slot, what, self._policy.failed(slot.role, exception_text(failed), now), now)
+
+    def _judge(self, slot: _Slot, what: str, verdict: float | str, now: float) -> None:
+        if isinstance(verdict, str):
+            slot.state = "ended"
+            self._fail(slot, f"{what}; {verdict}", now)
+        else:
+            self._start_again(slot, what, verdict, now)
+
+    def _start_again(self, slot: _Slot, what: str, delay: float, now: float) -> None:
+        self._commands.append(Cancel(slot.role, slot.generation))
+        slot.generation += 1
+        slot.state, slot.not_before = "waiting", now + delay
+        self.restarts += 1
+        logger.warning("%s; starting generation %d in %.1f s", what, slot.generation, delay)
+
+    def _fail(self, slot: _Slot, headline: str, now: float) -> None:
+        self.stop(now, Failure(headline, slot.role, slot.generation, slot.worker))
+
+    def _see_to_the_end(self, now: float) -> None:
+        for slot in self._slots.values():
+            if slot.state == "stopping" and now >= slot.end_by:
+                slot.state = "ended"
+                if slot.attempt is not None:
+                    logger.warning("%s on %s did not confirm its end", slot.role, slot.host or slot.worker)
+        if not any(slot.live for slot in self._slots.values()):
+            self.phase = "ended"

@@ -1,0 +1,369 @@
+"""A running experiment, seen from its driver."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from distributed import Client, Future
+from distributed.client import FutureCancelledError
+from distributed.scheduler import KilledWorker
+
+from seedflow.cluster.interrupts import sigterm_as_exit
+from seedflow.cluster.launch import Launch, Note, RoleId, RoleResult
+from seedflow.cluster.placement import WorkerInfo, workers_of
+from seedflow.cluster.report import Failure
+from seedflow.cluster.roster import STOP_MARGIN, Cancel, Roster, Submit
+from seedflow.cluster.status import RunStatus
+from seedflow.cluster.supervisor import as_task
+from seedflow.config import Config
+from seedflow.errors import RunFailed, SeedflowError
+from seedflow.roles.messages import failure as failure_message
+from seedflow.specs import EnvSpec
+
+logger = logging.getLogger("seedflow.cluster")
+
+WORKERS_SECONDS = 10.0
+"""Pause between looks at the workers, apart from what the scheduler tells."""
+REPLY_SECONDS = 20.0
+"""How long the scheduler may take to answer."""
+
+_Event = Note | tuple[RoleId, int, RoleResult] | Literal["workers", "stop"]
+MetricsCallback = Callable[[dict[str, float]], None]
+
+
+class Run:
+    """One learner and its actors on a Dask cluster.
+
+    A thread of the driver follows the run, so that it goes on while the program does something else.
+    Leaving the ``with`` block, or `stop`, ends every process of the run.
+
+    Parameters
+    ----------
+    client
+        A connection of seedflow's own (`open_cluster`); the run does not close it.
+    config, spec
+        Settings and environment spec.
+    run_dir
+        The run's directory; logs of the roles go to ``logs/<role>-<index>-g<generation>.log`` below it.
+    env_fn
+        The user's function that makes an environment, pickled.
+    resume
+        Whether the learner restores the last checkpoint of `run_dir`.
+    on_metrics
+        Called, in the thread of the run, with the learner's metrics as they come.
+    learner_module, actor_module
+        What the roles run, as ``python -m``.
+
+    Examples
+    --------
+    ::
+
+        with open_cluster(config) as client, Run(client, config, spec, run_dir) as run:
+            run.wait()
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        spec: EnvSpec,
+        run_dir: Path,
+        *,
+        env_fn: bytes | None = None,
+        resume: bool = False,
+        on_metrics: MetricsCallback | None = None,
+        learner_module: str = "seedflow.learner",
+        actor_module: str = "seedflow.actor",
+    ) -> None:
+        self.id = secrets.token_hex(4)
+        self.dir = Path(run_dir).resolve()
+        self._client = client
+        self._config = config
+        self._modules = {"learner": learner_module, "actor": actor_module, "eval": actor_module}
+        self._start_message: dict[str, Any] = {
+            "config": config.model_dump(mode="json"),
+            "spec": spec.to_json(),
+            "token": secrets.token_hex(32),
+            "run_dir": str(self.dir),
+            "env_fn": b64encode(env_fn).decode() if env_fn is not None else None,
+            "resume": resume,
+        }
+        self._on_metrics = on_metrics
+        self._metrics: Mapping[str, float] = {}
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._futures: dict[tuple[RoleId, int], Future[RoleResult]] = {}
+        self._roster = Roster(config, time.monotonic())
+        self._changed = threading.Condition()
+        self._status = RunStatus(self.id, "placing", self._roster.roles(), 0)
+        self._error: SeedflowError | None = None
+        self._thread: threading.Thread | None = None
+        self._sigterm = sigterm_as_exit()
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self._status.phase} in {self.dir}>"
+
+    def __enter__(self) -> Run:
+        self._sigterm.__enter__()
+        try:
+            return self.start()
+        except BaseException:
+            self._sigterm.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self._sigterm.__exit__(None, None, None)
+
+    def start(self) -> Run:
+        """Place the roles; returns when the learner is up and the actors are on their way.
+
+        Raises
+        ------
+        PlacementError
+            If the cluster has no place for the roles.
+        RunFailed
+            If the learner fails before it is up, or is not up in time.
+        """
+        if self._thread is None:
+            self._roster = Roster(self._config, time.monotonic())
+            self._thread = threading.Thread(target=self._follow, name=f"seedflow-run-{self.id}", daemon=True)
+            self._thread.start()
+        try:
+            self._wait_until(lambda status: status.phase not in ("placing", "starting"), None)
+            if self._status.phase == "stopping":
+                self._wait_until(lambda status: status.phase == "ended", None)
+        except BaseException:
+            self.stop()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def status(self) -> RunStatus:
+        """How the run is doing."""
+        return self._status
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the run.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; None waits as long as the run goes on.
+
+        Returns
+        -------
+        bool
+            Whether the run has ended, by itself or by `stop`.
+
+        Raises
+        ------
+        RunFailed
+            If a role failed in a way that a restart cannot cure.
+        """
+        ended = self._wait_until(lambda status: status.phase == "ended", timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return ended
+
+    def stop(self) -> None:
+        """End every process of the run and wait until they have ended; may be called again.
+
+        Takes no longer than the roles' grace and a few seconds: processes that do not end are killed.
+        """
+        if self._thread is None:
+            return
+        self._events.put("stop")
+        grace = max(self._config.cluster.stop_seconds, self._config.actor.stop_seconds)
+        if not self._wait_until(
+            lambda status: status.phase == "ended", grace + 2 * STOP_MARGIN + REPLY_SECONDS
+        ):
+            logger.error("run %s has not stopped in time; its connection's end will stop it", self.id)
+        self._thread.join(timeout=1.0)
+
+    def _wait_until(self, condition: Callable[[RunStatus], bool], timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not condition(self._status):
+                left = 1.0 if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 1.0))
+        return True
+
+    def _follow(self) -> None:
+        """Thread: from placing the roles to their end."""
+        try:
+            self._client.subscribe_topic(self._client.id, self._on_note)
+            self._client.subscribe_topic("all", self._on_cluster_event)
+            self._events.put("workers")
+            while self._roster.phase != "ended":
+                self._step()
+            self._error = self._roster.error()
+            if self._error is not None and self._roster.failure is not None:
+                self._error.__cause__ = self._roster.failure.cause
+            self._let_go()
+        except Exception as cause:
+            text = f"the driver lost hold of run {self.id}: {type(cause).__name__}: {cause}"
+            self._error = self._error or RunFailed(text)
+            self._error.__cause__ = self._error.__cause__ or cause
+        finally:
+            self._publish("ended")
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        due = self._roster.next_time(now)
+        patience = WORKERS_SECONDS if due is None else min(WORKERS_SECONDS, max(0.0, due - now))
+        try:
+            event: _Event | None = self._events.get(timeout=patience)
+        except queue.Empty:
+            event = "workers" if patience == WORKERS_SECONDS else None
+        if event is not None:
+            self._handle(event)
+        for command in self._roster.advance(time.monotonic()):
+            if isinstance(command, Submit):
+                self._submit(command)
+            else:
+                self._cancel(command)
+        if self._roster.phase != "ended":
+            self._publish(self._roster.phase)
+
+    def _handle(self, event: _Event) -> None:
+        now = time.monotonic()
+        if event == "workers":
+            self._roster.see_workers(self._look_at_workers(), now)
+        elif event == "stop":
+            self._roster.stop(now)
+        elif isinstance(event, Note):
+            self._roster.heard(event, now)
+            if event.role.kind == "learner" and event.content.get("kind") == "metrics":
+                self._report(event.content["values"])
+        else:
+            assert isinstance(event, tuple)
+            role, generation, result = event
+            self._futures.pop((role, generation), None)
+            self._roster.ended(role, generation, result, now)
+
+    def _report(self, values: Mapping[str, float]) -> None:
+        self._metrics = dict(values)
+        if self._on_metrics is None:
+            return
+        try:
+            self._on_metrics(dict(values))
+        except Exception as error:
+            headline = f"the metrics callback of run {self.id} failed: {type(error).__name__}: {error}"
+            self._roster.stop(time.monotonic(), Failure(headline, cause=error))
+
+    def _look_at_workers(self) -> tuple[WorkerInfo, ...]:
+        scheduler = self._client.scheduler
+        assert scheduler is not None
+        return workers_of(self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS))
+
+    def _submit(self, command: Submit) -> None:
+        launch = self._launch(command)
+        future = self._client.submit(
+            as_task(launch),
+            key=launch.key,
+            pure=False,
+            retries=0,
+            workers=[command.place.worker],
+            allow_other_workers=False,
+            resources=dict(command.place.resources) or None,
+            priority=10,
+        )
+        self._futures[command.role, command.generation] = future
+        future.add_done_callback(lambda done: self._on_future(command.role, command.generation, done))
+
+    def _launch(self, command: Submit) -> Launch:
+        role, config = command.role, self._config
+        learner = role.kind == "learner"
+        start = {
+            **self._start_message,
+            "role": role.start_role,
+            "index": role.index,
+            "generation": command.generation,
+        }
+        if learner:
+            start["host"] = config.rpc.interface
+        else:
+            start["endpoint"] = self._roster.endpoint
+        return Launch(
+            run=self.id,
+            role=role,
+            generation=command.generation,
+            module=self._modules[role.kind],
+            start=start,
+            worker=command.place.worker,
+            topic=self._client.id,
+            log_path=str(self.dir / "logs" / f"{role}-g{command.generation}.log"),
+            threads=config.train.torch_threads if learner else 1,
+            grace=config.cluster.stop_seconds if learner else config.actor.stop_seconds,
+        )
+
+    def _cancel(self, command: Cancel) -> None:
+        future = self._futures.pop((command.role, command.generation), None)
+        if future is not None:
+            future.cancel()
+
+    def _let_go(self) -> None:
+        """Leave nothing of the run on the cluster."""
+        if self._client.status != "running":
+            return
+        for future in self._futures.values():
+            future.cancel()
+        self._futures.clear()
+        self._client.unsubscribe_topic("all")
+        self._client.unsubscribe_topic(self._client.id)
+
+    def _publish(self, phase: Any) -> None:
+        error = str(self._error) if self._error is not None else None
+        roster = self._roster
+        with self._changed:
+            self._status = RunStatus(self.id, phase, roster.roles(), roster.restarts, self._metrics, error)
+            self._changed.notify_all()
+
+    def _on_note(self, event: tuple[float, Any]) -> None:
+        """In the connection's thread: an event of our topic."""
+        note = Note.from_event(event[1], self.id)
+        if note is not None:
+            self._events.put(note)
+
+    def _on_cluster_event(self, event: tuple[float, Any]) -> None:
+        """In the connection's thread: something happened to the cluster."""
+        message = event[1]
+        if isinstance(message, dict) and message.get("action") in ("add-worker", "remove-worker"):
+            self._events.put("workers")
+
+    def _on_future(self, role: RoleId, generation: int, future: Future[RoleResult]) -> None:
+        """In a thread of Dask's: a task is over. Its supervisor has told so before, if it could."""
+        if future.status == "finished":
+            result = future.result(timeout=REPLY_SECONDS)
+        elif future.status == "error":
+            error = future.exception(timeout=REPLY_SECONDS)
+            if isinstance(error, KilledWorker | FutureCancelledError):
+                result = RoleResult("lost")
+            else:
+                result = RoleResult("broken", failed=_explain(error))
+        elif (role, generation) in self._futures:
+            result = RoleResult("stopped")
+        else:  # cancelled by ourselves: its supervisor tells when the role has ended
+            return
+        self._events.put((role, generation, result))
+
+
+def _explain(error: BaseException) -> dict[str, Any]:
+    """The ``failed`` message of a task that did not get as far as its supervisor."""
+    message = failure_message(error, retryable=not isinstance(error, ImportError))
+    if isinstance(error, ImportError):
+        message["message"] = f"{error}; install the same seedflow on every worker of the cluster"
+    return message

@@ -1,0 +1,147 @@
+"""The Dask task of a role: starts the role as a child process, passes on what it says, ends it.
+
+A role in a child process has its own interpreter lock, memory and CUDA context, and can be killed; the
+worker stays free to talk with its scheduler. The task leaves the worker's thread pool (`secede`), so the
+worker's threads remain for others, and its resources are held until the role has ended.
+
+Dask never interrupts a task. The supervisor looks, several times a second, whether the task was cancelled
+(which also happens when the driver's connection ends, however it ends) or the worker is leaving.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from dask.system import CPU_COUNT
+from distributed import Status, Worker, get_worker, secede
+
+from seedflow.cluster.launch import Launch, Note, RoleResult
+from seedflow.errors import TransportError
+from seedflow.roles import RoleProcess
+from seedflow.roles.messages import failure
+
+POLL_SECONDS = 0.25
+LEAVING_SECONDS = 15.0
+"""Grace on a leaving worker, which waits 30 s for its threads."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def as_task(launch: Launch) -> Callable[[], RoleResult]:
+    """The function to submit.
+
+    It is pickled by value and imports seedflow only when it runs: the scheduler unpickles tasks and need
+    not have seedflow. Its argument is part of it, so that the token is in no log line or page of Dask.
+    """
+    text = launch.to_json()
+
+    def seedflow_role() -> Any:
+        from seedflow.cluster.launch import Launch
+        from seedflow.cluster.supervisor import supervise
+
+        return supervise(Launch.from_json(text))
+
+    return seedflow_role
+
+
+def supervise(launch: Launch) -> RoleResult:
+    """Run a role to its end, inside a Dask task."""
+    worker = get_worker()
+    key = str(worker.get_current_task())
+    attempt = uuid.uuid4().hex
+
+    def tell(kind: Literal["started", "message", "ended"], content: Mapping[str, Any]) -> None:
+        note = Note(launch.run, launch.role, launch.generation, attempt, kind, content)
+        worker.log_event(launch.topic, note.to_event())
+
+    secede()
+    try:
+        result = _run(launch, worker, key, tell)
+    except (OSError, TransportError) as error:
+        result = RoleResult("broken", failed=failure(error, retryable=True), host=socket.gethostname())
+    tell("ended", asdict(result))
+    return result
+
+
+def role_environment(threads: int | None) -> dict[str, str]:
+    """Environment variables of a role.
+
+    The number of threads is always explicit: Dask sets it to 1 in its workers, which would throttle a
+    learner on CPUs, while actors, of which there are many on a host, must not use a thread per core each.
+    """
+    count = str(threads or CPU_COUNT)
+    return dict.fromkeys(THREAD_VARIABLES, count)
+
+
+def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) -> RoleResult:
+    host = socket.gethostname()
+    if worker.address != launch.worker:
+        return RoleResult("lost", host=host)
+    if (outcome := _must_end(worker, key)) is not None:
+        return RoleResult(outcome, host=host)
+    environment = role_environment(launch.threads)
+    log_path = _open_log(launch, worker, environment)
+    start = dict(launch.start)
+    if launch.role.kind == "learner":
+        start["host"] = start.get("host") or worker.ip
+    done: str | None = None
+    failed: Mapping[str, Any] | None = None
+    outcome = None
+    process = RoleProcess(launch.module, start, log_path, environment)
+    try:
+        tell("started", {"host": host, "pid": process.pid, "log_path": str(log_path)})
+        while True:
+            # The code is read first: what a role said before it ended is then all there.
+            code = process.returncode()
+            for message in process.poll_messages():
+                if message["kind"] == "done":
+                    done = str(message.get("reason", ""))
+                elif message["kind"] == "failed":
+                    failed = message
+                tell("message", message)
+            if code is not None:
+                break
+            if (outcome := _must_end(worker, key)) is not None:
+                process.stop(min(launch.grace, LEAVING_SECONDS) if outcome == "left" else launch.grace)
+            else:
+                time.sleep(POLL_SECONDS)
+    finally:
+        process.kill()
+    return RoleResult(outcome or "ended", code, done, failed, process.log_tail(), host, str(log_path))
+
+
+def _must_end(worker: Worker, key: str) -> Literal["stopped", "left"] | None:
+    """Why the role has to end now, if it has to."""
+    task = worker.state.tasks.get(key)
+    if task is None or task.state in ("cancelled", "resumed"):
+        return "stopped"
+    if worker.status not in (Status.running, Status.paused):
+        return "left"
+    return None
+
+
+def _open_log(launch: Launch, worker: Worker, environment: Mapping[str, str]) -> Path:
+    """Begin the role's log, in the run's directory or, where that cannot be written, in the worker's."""
+    settings = " ".join(f"{name}={value}" for name, value in environment.items())
+    line = (
+        f"# {launch.role} generation {launch.generation} of run {launch.run} on {socket.gethostname()}, "
+        f"worker {worker.address}: {settings}\n"
+    )
+    chosen = Path(launch.log_path)
+    try:
+        return _write_first(chosen, line)
+    except OSError:
+        return _write_first(Path(worker.local_directory) / "seedflow-logs" / launch.run / chosen.name, line)
+
+
+def _write_first(path: Path, line: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    with path.open("a") as file:
+        file.write(line)
+    return path

@@ -1,0 +1,198 @@
+"""Runs of scripted roles on real worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from scripted_runs import MODULES, SPEC, actor_pids, alive, left_over, make_config, processes_of, wait_for
+
+from seedflow.cluster import Run, open_cluster
+from seedflow.errors import PlacementError, RunFailed
+
+
+def test_a_run_ends_with_its_learner_and_leaves_no_process(user_client: Client, tmp_path: Path) -> None:
+    config = make_config()
+    metrics: list[dict[str, float]] = []
+    with (
+        open_cluster(config, user_client) as client,
+        Run(client, config, SPEC, tmp_path, on_metrics=metrics.append, **MODULES) as run,
+    ):
+        for index in range(2):
+            actor_pids(tmp_path, index)
+        assert run.status().phase == "running"
+        assert not run.wait(timeout=0.0)
+        (tmp_path / "finish").touch()
+        assert run.wait(timeout=60)
+        assert len(processes_of(tmp_path)) == 5  # the learner, two actors and a child of each
+        assert not left_over(tmp_path)
+        status = run.status()
+    assert status.phase == "ended"
+    assert status.restarts == 0
+    assert status.metrics == {"steps/agent": 7.0}
+    assert metrics == [{"steps/agent": 7.0}]
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {
+        "learner-0-g0.log",
+        "actor-0-g0.log",
+        "actor-1-g0.log",
+    }
+
+
+def test_the_callers_client_stays_as_it_was(user_client: Client, tmp_path: Path) -> None:
+    mine = user_client.submit(sum, [1, 2], pure=False)
+    config = make_config()
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES):
+        # All three workers host a role of one thread each, and still have their thread for others.
+        assert user_client.submit(sum, [3, 4], pure=False).result(timeout=30) == 7
+        assert set(user_client.futures) >= {mine.key}
+        assert not any(key.startswith("seedflow") for key in user_client.futures)
+    assert user_client.status == "running"
+    assert mine.result(timeout=30) == 3
+    wait_for(lambda: not [key for key in user_client.who_has() if "seedflow" in key], "no key left")
+    assert len(user_client.scheduler_info(n_workers=-1)["workers"]) == 3
+
+
+def test_threads_and_address_of_the_roles(user_client: Client, tmp_path: Path) -> None:
+    config = make_config(train={"torch_threads": 3})
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES):
+        actor_pids(tmp_path)
+    assert (tmp_path / "learner.env").read_text() == "3 127.0.0.1"
+    assert (tmp_path / "train-0-g0.up").read_text().split()[2] == "1"
+    assert "OMP_NUM_THREADS=1" in (tmp_path / "logs" / "actor-0-g0.log").read_text()
+
+
+def test_no_log_and_no_page_of_dask_holds_the_token(user_client: Client, tmp_path: Path) -> None:
+    config = make_config()
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        token = run._start_message["token"]
+        pids = [actor_pids(tmp_path)[0], int((tmp_path / "learner.pid").read_text())]
+        for pid in pids:
+            assert token.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        seen = user_client.run_on_scheduler(
+            lambda dask_scheduler: repr([(task, task.run_spec) for task in dask_scheduler.tasks.values()])
+        )
+        events = repr(user_client.get_events())
+        logs = repr(user_client.get_worker_logs())
+    assert "seedflow" in seen
+    assert "seedflow" in events
+    for text in (seen, events, logs, *(path.read_text() for path in (tmp_path / "logs").iterdir())):
+        assert token not in text
+
+
+def test_a_killed_actor_is_replaced_by_the_next_generation(user_client: Client, tmp_path: Path) -> None:
+    config = make_config()
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        pid, child = actor_pids(tmp_path, 0)
+        os.kill(pid, signal.SIGKILL)
+        actor_pids(tmp_path, 0, generation=1)
+        wait_for(lambda: run.status().actors[0].state == "running", "the new actor runs")
+        assert run.status().actors[0].generation == 1
+        assert run.status().actors[1].generation == 0
+        assert run.status().restarts == 1
+        assert not alive(child)
+        (tmp_path / "finish").touch()
+        assert run.wait(timeout=60)
+    assert not left_over(tmp_path)
+
+
+def test_actors_that_keep_dying_end_the_run(user_client: Client, tmp_path: Path) -> None:
+    config = make_config(actor={"max_restarts": 1, "count": 1, "stop_seconds": 4.0})
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        for generation in range(2):
+            os.kill(actor_pids(tmp_path, 0, generation)[0], signal.SIGSEGV)
+        with pytest.raises(RunFailed, match=r"(?s)killed by SIGSEGV.*more than actor.max_restarts = 1"):
+            run.wait(timeout=60)
+    assert not left_over(tmp_path)
+
+
+def test_the_same_exception_twice_ends_the_run_with_its_traceback(
+    user_client: Client, tmp_path: Path
+) -> None:
+    config = make_config({"actor": "raise"})
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        with pytest.raises(RunFailed) as failure:
+            run.wait(timeout=60)
+        assert run.status().restarts == 1
+    text = str(failure.value)
+    assert text.startswith("actor-1 failed with LookupError: no such level: 99; ")
+    assert "the same exception twice" in text
+    assert "scripted_actor.py" in text
+    assert str(tmp_path / "logs" / "actor-1-g1.log") in text
+    assert "host: " + os.uname().nodename in text
+    assert not left_over(tmp_path)
+
+
+def test_what_a_restart_cannot_cure_ends_the_run_at_once(user_client: Client, tmp_path: Path) -> None:
+    config = make_config({"actor": "hopeless"})
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        with pytest.raises(RunFailed, match=r"ImportError: no module named minigrid; another start"):
+            run.wait(timeout=60)
+        assert run.status().restarts == 0
+    assert not left_over(tmp_path)
+
+
+def test_a_killed_learner_ends_the_run(user_client: Client, tmp_path: Path) -> None:
+    config = make_config()
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        actor_pids(tmp_path)
+        os.kill(int((tmp_path / "learner.pid").read_text()), signal.SIGKILL)
+        with pytest.raises(RunFailed, match=r"(?s)the learner was killed by SIGKILL.*learner-0-g0.log"):
+            run.wait(timeout=60)
+        assert not left_over(tmp_path)
+
+
+def test_a_learner_that_is_not_up_in_time_is_shown_by_its_log(user_client: Client, tmp_path: Path) -> None:
+    config = make_config({"learner": "silent"}, cluster={"learner_seconds": 5.0})
+    with open_cluster(config, user_client) as client:
+        with pytest.raises(RunFailed, match=r"(?s)within 5 s \(cluster.learner_seconds\).*never come"):
+            Run(client, config, SPEC, tmp_path, **MODULES).start()
+        assert not left_over(tmp_path)
+
+
+def test_stop_lets_the_roles_end_in_order_and_may_come_twice(user_client: Client, tmp_path: Path) -> None:
+    config = make_config()
+    with open_cluster(config, user_client) as client:
+        run = Run(client, config, SPEC, tmp_path, **MODULES).start()
+        actor_pids(tmp_path)
+        run.stop()
+        run.stop()
+        assert run.wait(timeout=0.0)
+        assert not left_over(tmp_path)
+        assert (tmp_path / "learner.stopped").read_text() == "in order"
+
+
+def test_a_failing_metrics_callback_ends_the_run(user_client: Client, tmp_path: Path) -> None:
+    def fail(values: dict[str, float]) -> None:
+        raise ZeroDivisionError("no steps yet")
+
+    config = make_config()
+    with (
+        open_cluster(config, user_client) as client,
+        pytest.raises(RunFailed, match=r"metrics callback .* ZeroDivisionError: no steps yet") as failure,
+        Run(client, config, SPEC, tmp_path, on_metrics=fail, **MODULES) as run,
+    ):
+        run.wait(timeout=60)
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+    assert not left_over(tmp_path)
+
+
+def test_roles_that_find_no_place_are_counted(user_client: Client, tmp_path: Path) -> None:
+    config = make_config(actor={"count": 5}, cluster={"worker_seconds": 0.5})
+    message = r"actor.count = 5 needs 5 places, .* has 2: .*actor.count=2"
+    with open_cluster(config, user_client) as client, pytest.raises(PlacementError, match=message):
+        Run(client, config, SPEC, tmp_path, **MODULES).start()
+    assert not any(thread.name.startswith("seedflow-run") for thread in threading.enumerate())
+
+
+def test_an_evaluation_actor_joins_where_the_run_evaluates(user_client: Client, tmp_path: Path) -> None:
+    config = make_config(actor={"count": 1}, eval={"every": 1000})
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        actor_pids(tmp_path, role="train")
+        actor_pids(tmp_path, role="eval")
+        assert [str(status.role) for status in run.status().roles] == ["learner-0", "actor-0", "eval-0"]
+    assert not left_over(tmp_path)
