@@ -17,7 +17,10 @@ from torch import Tensor
 
 from seedflow.kernels import checks
 from seedflow.kernels.jit import copy_bytes, cpu_kernel, first_outside, zero_bytes
-from seedflow.kernels.registry import register, twin
+from seedflow.kernels.registry import define, register, twin
+
+define("recurrent_gather", "Tensor[] tables, Tensor rows, Tensor first, Tensor(a!)[] out")
+define("recurrent_scatter", "Tensor(a!)[] tables, Tensor rows, Tensor[] values")
 
 
 def recurrent_gather(

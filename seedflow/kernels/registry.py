@@ -4,6 +4,10 @@ An operation's *twins* compute the same thing on different devices: ``"cpu"``, `
 ``"torch"``, plain torch calls that work on any device and stand in where a device has no twin of its
 own. A twin is called with checked arguments and preallocated results, and returns nothing.
 
+Each operation is also an operator of `torch.library`, under ``torch.ops.seedflow``. Eager calls go to
+the twin directly, which is faster; while torch.compile traces, `twin` gives the operator, so that a
+graph does not break at a kernel.
+
 Examples
 --------
 A CUDA twin joins by registering; the operation's public function then finds it for CUDA tensors::
@@ -15,12 +19,38 @@ A CUDA twin joins by registering; the operation's public function then finds it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
 
 Twin = Callable[..., None]
 
 PORTABLE = "torch"
 
 _twins: dict[str, dict[str, Twin]] = {}
+_library = cast(Any, torch.library.Library)("seedflow", "FRAGMENT")  # untyped
+
+
+def define(operation: str, parameters: str) -> None:
+    """Make an operation known to torch.
+
+    Parameters
+    ----------
+    operation
+        The public function's name.
+    parameters
+        The twins' parameters in the language of `torch.library`; what is written to is marked, as
+        in ``Tensor(a!)``.
+    """
+
+    def call(device_type: str) -> Twin:
+        return lambda *arguments: _pick(operation, device_type)(*arguments)
+
+    _twins[operation] = {}
+    _library.define(f"{operation}({parameters}) -> ()")
+    _library.impl(operation, call("cpu"), "CPU")
+    _library.impl(operation, call("cuda"), "CUDA")
+    torch.library.register_fake(f"seedflow::{operation}", lambda *arguments: None, lib=_library)
 
 
 def register(operation: str, device_type: str) -> Callable[[Twin], Twin]:
@@ -40,7 +70,7 @@ def register(operation: str, device_type: str) -> Callable[[Twin], Twin]:
     """
 
     def add(function: Twin) -> Twin:
-        registered = _twins.setdefault(operation, {})
+        registered = _twins[operation]
         if device_type in registered:
             raise ValueError(
                 f"operation {operation!r} already has a twin for {device_type!r} "
@@ -54,8 +84,9 @@ def register(operation: str, device_type: str) -> Callable[[Twin], Twin]:
 
 def twin(operation: str, device_type: str) -> Twin:
     """Return the twin of `operation` for a device type, or the stand-in where there is none."""
-    registered = _twins[operation]
-    return registered.get(device_type) or registered[PORTABLE]
+    if torch.compiler.is_compiling():
+        return cast(Twin, getattr(torch.ops.seedflow, operation))
+    return _pick(operation, device_type)
 
 
 def twins(operation: str) -> Mapping[str, Twin]:
@@ -66,3 +97,8 @@ def twins(operation: str) -> Mapping[str, Twin]:
 def operations() -> tuple[str, ...]:
     """Return the names of all registered operations."""
     return tuple(_twins)
+
+
+def _pick(operation: str, device_type: str) -> Twin:
+    registered = _twins[operation]
+    return registered.get(device_type) or registered[PORTABLE]

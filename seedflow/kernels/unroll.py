@@ -17,7 +17,10 @@ from torch import Tensor
 
 from seedflow.kernels import checks
 from seedflow.kernels.jit import copy_bytes, cpu_kernel, first_outside
-from seedflow.kernels.registry import register, twin
+from seedflow.kernels.registry import define, register, twin
+
+define("unroll_append", "Tensor(a!)[] fields, Tensor slots, Tensor times, Tensor[] values")
+define("unroll_gather", "Tensor[] fields, Tensor slots, Tensor(a!)[] out")
 
 
 def unroll_append(fields: Sequence[Tensor], slots: Tensor, times: Tensor, values: Sequence[Tensor]) -> None:

@@ -26,7 +26,14 @@ from torch import Tensor
 
 from seedflow.kernels import checks
 from seedflow.kernels.jit import cpu_kernel
-from seedflow.kernels.registry import register, twin
+from seedflow.kernels.registry import define, register, twin
+
+define(
+    "vtrace",
+    "Tensor log_rhos, Tensor rewards, Tensor discounts, Tensor values, Tensor? valid, "
+    "float rho_bar, float c_bar, float pg_rho_bar, float trace_decay, "
+    "Tensor(a!) vs, Tensor(b!) advantages",
+)
 
 
 class VTraceReturns(NamedTuple):

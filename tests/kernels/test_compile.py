@@ -1,0 +1,62 @@
+"""Kernels inside torch.compile: one graph, the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from seedflow import kernels
+
+from .cases import CASES, IN_PLACE, Case, tensors
+
+SOME = [case for case in CASES if case.name in ("plain", "all valid", "every dtype")]
+
+
+@pytest.fixture(autouse=True)
+def _forget_graphs() -> Any:
+    yield
+    torch.compiler.reset()
+
+
+def arguments_of_twin(case: Case) -> list[Any]:
+    """What the twin of a case's kernel is called with."""
+    inputs = tensors(case.inputs(), "cpu")
+    if case.operation not in IN_PLACE:
+        results = getattr(kernels, case.operation)(**inputs)
+        return [*inputs.values(), *(results if case.operation == "vtrace" else [results])]
+    return list(inputs.values())
+
+
+@pytest.mark.parametrize("case", SOME, ids=str)
+def test_operators_keep_to_their_schema(case: Case) -> None:
+    operator = getattr(torch.ops.seedflow, case.operation).default
+    torch.library.opcheck(operator, arguments_of_twin(case), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the tracer
+@pytest.mark.parametrize("case", SOME, ids=str)
+def test_a_compiled_function_holds_a_kernel_without_a_graph_break(case: Case) -> None:
+    kernel: Callable[..., Any] = getattr(kernels, case.operation)
+    arguments = tensors(case.inputs(), "cpu")
+    results = torch.compile(lambda: kernel(**arguments), backend="aot_eager", fullgraph=True)()
+    if case.operation in IN_PLACE:
+        results = arguments[IN_PLACE[case.operation]]
+    case.check([result.numpy() for result in results])
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the tracer
+def test_gradients_pass_by_the_kernel_as_they_do_eagerly() -> None:
+    inputs = tensors(SOME[0].inputs(), "cpu")
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        returns = kernels.vtrace(**{**inputs, "values": values})
+        return (returns.vs - values[:-1]).square().mean()
+
+    eager, compiled = (inputs["values"].clone().requires_grad_() for _ in range(2))
+    loss(eager).backward()
+    torch.compile(loss, backend="aot_eager", fullgraph=True)(compiled).backward()
+    assert eager.grad is not None
+    torch.testing.assert_close(compiled.grad, eager.grad)
