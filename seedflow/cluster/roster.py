@@ -10,7 +10,6 @@ the learner's lease table's to refuse.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -25,8 +24,6 @@ from seedflow.cluster.status import Phase, RoleState, RoleStatus
 from seedflow.config import Config
 from seedflow.errors import PlacementError, SeedflowError
 from seedflow.roles import EXIT_DONE, EXIT_HOPELESS
-
-logger = logging.getLogger("seedflow.cluster")
 
 STOP_MARGIN = 5.0
 """Seconds on top of a role's grace until its end must be confirmed."""
@@ -92,16 +89,22 @@ class Roster:
         See `Phase`.
     endpoint
         Where actors find the learner, once it is up.
+    attempt
+        The learner's number for its own start, which it tells with the endpoint.
     restarts
         Actors started again.
+    notices
+        Sentences about what happened, for people; whoever reads them clears the list.
     """
 
     def __init__(self, config: Config, now: float) -> None:
         self.config = config
         self.phase: Phase = "placing"
         self.endpoint: Mapping[str, Any] | None = None
+        self.attempt = 0
         self.restarts = 0
         self.failure: Failure | None = None
+        self.notices: list[str] = []
         self._policy = RestartPolicy(config.actor.max_restarts, config.actor.restart_window_seconds)
         self._workers: tuple[WorkerInfo, ...] = ()
         self._placement: Placement | None = None
@@ -246,8 +249,11 @@ class Roster:
             slot.state = "running"
         elif message["kind"] == "endpoint" and slot is self._learner:
             self.endpoint = message["endpoint"]
+            self.attempt = int(message.get("attempt", 0))
             if self.phase == "starting":
                 self.phase, self._deadline = "running", math.inf
+        elif message["kind"] == "note":
+            self.notices.append(str(message["text"]))
 
     def _learner_late(self, now: float) -> None:
         seconds = self.config.cluster.learner_seconds
@@ -304,7 +310,8 @@ class Roster:
         slot.generation += 1
         slot.state, slot.not_before = "waiting", now + delay
         self.restarts += 1
-        logger.warning("%s; starting generation %d in %.1f s", what, slot.generation, delay)
+        when = f"in {delay:.1f} s" if delay else "as soon as there is a place"
+        self.notices.append(f"{what}; starting generation {slot.generation} {when}")
 
     def _fail(self, slot: _Slot, headline: str, now: float) -> None:
         self.stop(now, Failure(headline, slot.role, slot.generation, slot.worker))
@@ -314,6 +321,6 @@ class Roster:
             if slot.state == "stopping" and now >= slot.end_by:
                 slot.state = "ended"
                 if slot.attempt is not None:
-                    logger.warning("%s on %s did not confirm its end", slot.role, slot.host or slot.worker)
+                    self.notices.append(f"{slot.role} on {slot.host or slot.worker} did not confirm its end")
         if not any(slot.live for slot in self._slots.values()):
             self.phase = "ended"

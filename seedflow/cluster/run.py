@@ -36,7 +36,6 @@ REPLY_SECONDS = 20.0
 """How long the scheduler may take to answer."""
 
 _Event = Note | tuple[RoleId, int, RoleResult] | Literal["workers", "stop"]
-MetricsCallback = Callable[[dict[str, float]], None]
 
 
 class Run:
@@ -59,6 +58,9 @@ class Run:
         Whether the learner restores the last checkpoint of `run_dir`.
     on_metrics
         Called, in the thread of the run, with the learner's metrics as they come.
+    on_note
+        Called there with sentences for people: the learner's, and what became of an actor. Default: the
+        log.
     learner_module, actor_module
         What the roles run, as ``python -m``.
 
@@ -79,7 +81,8 @@ class Run:
         *,
         env_fn: bytes | None = None,
         resume: bool = False,
-        on_metrics: MetricsCallback | None = None,
+        on_metrics: Callable[[dict[str, float]], None] | None = None,
+        on_note: Callable[[str], None] = logger.warning,
         learner_module: str = "seedflow.learner",
         actor_module: str = "seedflow.actor",
     ) -> None:
@@ -97,6 +100,7 @@ class Run:
             "resume": resume,
         }
         self._on_metrics = on_metrics
+        self._tell = on_note
         self._metrics: Mapping[str, float] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._futures: dict[tuple[RoleId, int], Future[RoleResult]] = {}
@@ -204,7 +208,7 @@ class Run:
     def _follow(self) -> None:
         """Thread: from placing the roles to their end."""
         try:
-            self._client.subscribe_topic(self._client.id, self._on_note)
+            self._client.subscribe_topic(self._client.id, self._on_topic)
             self._client.subscribe_topic("all", self._on_cluster_event)
             self._events.put("workers")
             while self._roster.phase != "ended":
@@ -235,6 +239,9 @@ class Run:
                 self._submit(command)
             else:
                 self._cancel(command)
+        for notice in self._roster.notices:
+            self._tell(notice)
+        self._roster.notices.clear()
         if self._roster.phase != "ended":
             self._publish(self._roster.phase)
 
@@ -297,6 +304,7 @@ class Run:
             start["host"] = config.rpc.interface
         else:
             start["endpoint"] = self._roster.endpoint
+            start["attempt"] = self._roster.attempt
         return Launch(
             run=self.id,
             role=role,
@@ -332,7 +340,7 @@ class Run:
             self._status = RunStatus(self.id, phase, roster.roles(), roster.restarts, self._metrics, error)
             self._changed.notify_all()
 
-    def _on_note(self, event: tuple[float, Any]) -> None:
+    def _on_topic(self, event: tuple[float, Any]) -> None:
         """In the connection's thread: an event of our topic."""
         note = Note.from_event(event[1], self.id)
         if note is not None:
