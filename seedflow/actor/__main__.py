@@ -6,6 +6,7 @@ import logging
 import traceback
 
 from seedflow.actor.threads import limit_threads
+from seedflow.errors import SeedflowError
 from seedflow.roles import EXIT_HOPELESS, RoleChannel, failure, run_role
 
 
@@ -17,10 +18,9 @@ def main(channel: RoleChannel) -> int:
     try:
         # Loads numpy, hence after the threads are limited.
         from seedflow.actor.session import ActorSession, ActorStart
-        from seedflow.errors import ConfigError
 
         session = ActorSession(channel, ActorStart.parse(channel.start))
-    except (ImportError, ConfigError) as error:
+    except (ImportError, KeyError, SeedflowError) as error:
         traceback.print_exc()
         channel.send(failure(error, retryable=False))
         return EXIT_HOPELESS

@@ -339,6 +339,7 @@ def test_environment_that_hangs_is_killed_after_the_grace(learner: Learner, acto
         ({"generation": "new"}, "ConfigError", "start message"),
         ({"config": {"seed": -1}}, "ConfigError", "seed"),
         ({"role": "spectator"}, "ConfigError", "expected train or eval"),
+        ({"endpoint": {"socket": 5}}, "TransportError", "endpoint's socket = 5"),
     ],
 )
 def test_failure_that_a_restart_cannot_cure_says_so(
