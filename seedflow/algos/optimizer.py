@@ -51,7 +51,7 @@ class FlatOptimizer:
         """Clip the gradient, step; returns the norm before clipping."""
         gradient = self._parameters.parameter.grad
         assert gradient is not None
-        norm = torch.linalg.vector_norm(gradient)
+        norm: Tensor = torch.linalg.vector_norm(gradient)
         if self._clip_norm is not None:
             gradient.mul_((self._clip_norm / (norm + 1e-6)).clamp(max=1.0))
         self._optimizer.param_groups[0]["lr"] = learning_rate

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -179,7 +180,6 @@ class InferenceLoop:
         staged = self._staging.load([(p.lease.block, p.group, p.lease.envs) for p in groups])
         row_index = np.concatenate([self._rows(p.lease, p.group) for p in groups])
         training = np.repeat([p.lease.role == "train" for p in groups], [p.lease.envs for p in groups])
-        first = staged.host["first"]
         rows = torch.from_numpy(row_index).to(self._storage.device)
         state = self._states.gather(rows, staged.tensors["first"])
 
@@ -208,7 +208,7 @@ class InferenceLoop:
         self._storage.carry(completion, kept)
         if len(completion.ready):
             self._unrolls.put(completion.ready.tolist())
-        self._count(groups, row_index, training, first, staged.host)
+        self._count(row_index, training, staged.host)
 
     def _reply(self, groups: list[PendingGroup], action: Tensor) -> None:
         self._staging.store_actions([(p.lease.block, p.group, p.lease.envs) for p in groups], action)
@@ -219,24 +219,23 @@ class InferenceLoop:
 
     def _count(
         self,
-        groups: list[PendingGroup],
         rows: NDArray[np.int64],
         training: NDArray[np.bool_],
-        first: NDArray[np.bool_],
-        host: dict[str, NDArray[np.generic]],
+        host: dict[str, NDArray[Any]],
     ) -> None:
-        reward, frames = host["reward"], host["frames"]
+        first, reward, frames = host["first"], host["reward"], host["frames"]
         if not training.all():
-            self._evaluation.record(rows[~training], first[~training], reward[~training])  # type: ignore[arg-type]
+            self._evaluation.record(rows[~training], first[~training], reward[~training])
             episodes = self._evaluation.result_if_complete()
             if episodes:
                 mean = float(np.mean([episode.total for episode in episodes]))
                 self._metrics.set("eval/return", mean)
                 self._report(f"evaluation: mean return {mean:.2f} over {len(episodes)} episodes")
-            rows, first, reward, frames = (a[training] for a in (rows, first, reward, frames))
-        returns_closed, lengths = self._episodes.update(rows, reward, first, frames)
+            rows, first = rows[training], first[training]
+            reward, frames = reward[training], frames[training]
+        returns, lengths = self._episodes.update(rows, reward, first, frames)
         self._progress.agent_steps += int(len(first) - first.sum())
-        self._progress.env_frames += int(frames.sum())  # type: ignore[call-overload]
-        self._metrics.observe("episode/return", returns_closed)
+        self._progress.env_frames += int(frames.sum())
+        self._metrics.observe("episode/return", returns)
         self._metrics.observe("episode/length", lengths)
         self._metrics.observe("inference/batch_size", float(len(training)))

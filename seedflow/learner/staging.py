@@ -70,9 +70,9 @@ class Staging:
             for name, host in self._host.items():
                 host[total : total + envs] = self._slab.fields[name][block, start : start + envs]
             total += envs
-        host = {name: array[:total] for name, array in self._host.items()}
-        tensors = {name: torch.from_numpy(array).to(self._device) for name, array in host.items()}
-        return StagedRows(host, tensors, tuple(tensors[name] for name in self._leaves))
+        rows = {name: array[:total] for name, array in self._host.items()}
+        tensors = {name: torch.from_numpy(array).to(self._device) for name, array in rows.items()}
+        return StagedRows(rows, tensors, tuple(tensors[name] for name in self._leaves))
 
     def store_actions(self, groups: list[Group], action: Tensor) -> None:
         """Write ``action [n]`` into the rows of `groups`."""

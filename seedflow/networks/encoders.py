@@ -68,7 +68,10 @@ class NatureEncoder(nn.Module):
             nn.ReLU(),
             _initialized(nn.Conv2d(64, 64, 3, 1)),
             nn.ReLU(),
-        ).to(memory_format=torch.channels_last)
+        )
+        for layer in self.convolutions:
+            if isinstance(layer, nn.Conv2d):
+                layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
         try:
             with torch.no_grad():
                 out = self.convolutions(torch.zeros(1, channels, height, width)).numel()
