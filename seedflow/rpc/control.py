@@ -160,8 +160,8 @@ class ControlServer:
             peer.sock.send(REPLIES[group])
         except BlockingIOError:
             self._drop(peer, "the actor does not read its replies: its socket buffer is full")
-        except OSError as error:
-            self._drop(peer, f"the actor cannot be reached: {error.strerror}")
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the next poll finds the end of the connection, and before it what the actor said last
 
     def hold(self, lease_ids: Iterable[int]) -> None:
         """See `LearnerTransport.hold`."""

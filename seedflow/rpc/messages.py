@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -41,6 +42,7 @@ PROTOCOL_VERSION = 1
 MAX_MESSAGE = 64 * 1024  # bytes
 MAX_TEXT = 8_000  # characters; every one may take six bytes in JSON
 MAX_NUMBER = 2**62
+_FD = struct.Struct("@i")
 
 RING, REPLY, REGISTER, GRANTED, REFUSED, HEARTBEAT, FAULT, EXIT = range(1, 9)
 
@@ -214,7 +216,15 @@ def receive(sock: socket.socket) -> tuple[Message, int | None]:
 
 
 def _recv(sock: socket.socket) -> tuple[bytes, list[int]]:
-    data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE + 1, 1, socket.MSG_CMSG_CLOEXEC)
+    # Not socket.recv_fds, which ignores its flags: the file descriptor would be inherited by children.
+    room = socket.CMSG_LEN(_FD.size)
+    data, control, _, _ = sock.recvmsg(MAX_MESSAGE + 1, room, socket.MSG_CMSG_CLOEXEC)
+    fds = [
+        fd
+        for level, kind, payload in control
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(payload) >= _FD.size
+        for (fd,) in _FD.iter_unpack(payload)
+    ]
     return data, fds
 
 

@@ -198,6 +198,8 @@ class Slab:
         self.fd = -1
         empty = np.empty(0, np.uint8)
         self.fields, self.memory, self.requests, self.replies = {}, empty, empty, empty
+        # Never mmap.close(): an ndarray keeps the map alive, but does not keep it from being closed.
+        del self._map
 
     def __enter__(self) -> Slab:
         return self
