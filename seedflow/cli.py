@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -42,7 +42,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _signals_raise():
+            with _raising_on(signal.SIGHUP):
                 return super().invoke(ctx)
         except SeedflowError as error:
             click.echo(f"Error: {error}", err=True)
@@ -113,7 +113,9 @@ def train(
 
     from seedflow.train import train as run_training
 
-    run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start)
+    # The other runtimes handle SIGTERM themselves: they have processes to end in order.
+    with _raising_on(signal.SIGTERM) if config.runtime == "inline" else nullcontext():
+        run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start)
 
 
 @cli.command(name="eval")
@@ -243,21 +245,20 @@ def _new_run_dir(source: str) -> Path:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Raise `Signalled` in the main thread on SIGTERM and SIGHUP; an ignored signal stays ignored."""
+def _raising_on(number: signal.Signals) -> Iterator[None]:
+    """Raise `Signalled` in the main thread on a signal, unless it is ignored or handled already."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         raise Signalled(number)
 
-    before: dict[int, Any] = {}
+    if signal.getsignal(number) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(number, ended)
     try:
-        for ending in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(ending) == signal.SIG_DFL:
-                before[ending] = signal.signal(ending, ended)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

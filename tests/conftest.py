@@ -8,9 +8,14 @@ from collections.abc import Iterator
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in child processes
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import hypothesis
 import pytest
 
 from tests.leaks import left_behind, take_stock
+
+# Speed is measured in benchmarks, not here: the machine may be slow or busy.
+hypothesis.settings.register_profile("seedflow", deadline=None)
+hypothesis.settings.load_profile("seedflow")
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,11 @@ def load_config(source: str | Path, overrides: Sequence[str] | Mapping[str, Any]
     document = reader.read_yaml(text)
     draft = _Draft(str(path))
     for mistake in document.mistakes:
-        draft.note(_dotted(mistake.path) or str(path), f"line {mistake.line}", mistake.text)
+        line = f"line {mistake.line}"
+        if mistake.path:
+            draft.note(_dotted(mistake.path), f"{path}, {line}", mistake.text)
+        else:
+            draft.note(str(path), line, mistake.text)
     if document.value is None and not document.mistakes:
         draft.note(
             str(path), "", "is empty; write settings as `section:` and `key: value`, or {} for all defaults"
@@ -175,24 +179,23 @@ class _Draft:
 def _explain(error: ValidationError, values: Any) -> Iterator[tuple[reader.Path, str]]:
     """Paths and texts of pydantic's findings, in the words of this package."""
     for item in error.errors():
+        if item["type"] == "extra_forbidden":
+            continue  # found before, with the nearest key
         path: list[str | int] = []
         model: type[BaseModel] | None = Config
-        expected, value = "", values
         for part in item["loc"]:
-            # The location also names the branches of a union, which are no part of the path.
-            inside = isinstance(value, Mapping) or (isinstance(value, list | tuple) and isinstance(part, int))
-            if not inside or (isinstance(value, Mapping) and part not in value):
-                continue
-            path.append(part)
-            value = value[part]
+            # What follows a plain setting says where inside its value, or which branch of a union failed.
             field = model.model_fields.get(str(part)) if model else None
-            if field:
-                model = section_of(field)
-                expected = takes(field) if model is None else ""
+            if model is None or field is None:
+                break
+            path.append(part)
+            model = section_of(field)
         if item["type"] == "value_error":
             yield tuple(path), str(item["ctx"]["error"])
+        elif model is None and field is not None:
+            yield tuple(path), f"expected {takes(field)}"
         else:
-            yield tuple(path), f"expected {expected}" if expected else item["msg"]
+            yield tuple(path), item["msg"]
 
 
 def _pairs(overrides: Sequence[str] | Mapping[str, Any], draft: _Draft) -> Iterator[tuple[str, Any, str]]:

@@ -97,7 +97,7 @@ def read_yaml(text: str) -> Document:
 
 def write_yaml(value: Any) -> str:
     """Plain values (mappings, lists, numbers, text, booleans, None) as YAML that `read_yaml` reads back."""
-    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100)
     return text
 
 

@@ -26,7 +26,7 @@ NonNegative = Annotated[float, Field(ge=0.0)]
 class Section(BaseModel):
     """A group of settings: frozen, without unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
 
 
 class EnvConfig(Section):
