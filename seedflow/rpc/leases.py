@@ -205,15 +205,12 @@ class LeaseTable:
         A higher generation of an index takes over at once. If every block is in use or in quarantine it
         supersedes the older one all the same and is refused as retryable, until the older one has left.
         """
-        wrong = self._mismatch(registration)
-        if wrong is not None:
+        if wrong := self._mismatch(registration):
             return self._refuse(wrong, retryable=False)
         limit = self._limits[registration.role]
         if registration.index >= limit:
-            return self._refuse(
-                f"full: no room for {registration.name}, indices must be below {limit} (rollout.max_envs)",
-                retryable=True,
-            )
+            full = f"full: no room for {registration.name}, indices must be below {limit} (rollout.max_envs)"
+            return self._refuse(full, retryable=True)
         key = (registration.role, registration.index)
         older = self._active.get(key)
         superseded = None
@@ -240,8 +237,6 @@ class LeaseTable:
         ----------
         lease_id, group
             Who rang. A lease that is no longer active is ignored.
-        now
-            Time in seconds.
         all_first
             Whether ``first`` is set on all of its rows; looked at only where `fresh` is true.
 
@@ -346,8 +341,7 @@ class LeaseTable:
         """Drop the leases from which nothing was heard for too long."""
         silent = [r for r in self._active.values() if now - r.seen > self._lease_seconds]
         reason = f"nothing was heard from the actor for {self._lease_seconds:g} s (inference.lease_seconds)"
-        dropped = [self.drop(record.lease.id, reason) for record in silent]
-        return [instruction for instruction in dropped if instruction is not None]
+        return [gone for record in silent if (gone := self.drop(record.lease.id, reason)) is not None]
 
     def active(self) -> list[Lease]:
         """All active leases, oldest first."""
@@ -360,8 +354,8 @@ class LeaseTable:
         totals = (self._granted, self._refused, self._dropped, self._restarts)
         return LeaseCounts(active, quarantined, len(self._free), *totals)
 
-    def _mismatch(self, registration: Registration) -> str | None:
-        """What of a registration contradicts the run, or None."""
+    def _mismatch(self, registration: Registration) -> str:
+        """What of a registration contradicts the run; empty if nothing does."""
         wrong = []
         if registration.fingerprint != self._fingerprint:
             has_print = registration.fingerprint[:64]
@@ -374,7 +368,7 @@ class LeaseTable:
             if has < 1 or has > wants or (training and has != wants):
                 wrong.append(f"{what} {has} (expected {'' if training else '1 to '}{wants})")
         if not wrong:
-            return None
+            return ""
         return (
             f"{registration.name} does not fit this run: {', '.join(wrong)}; "
             "start it with the run's own configuration and the same environment versions"
