@@ -27,7 +27,7 @@ KEEPALIVE_SECONDS = 10.0
 """Pause after which an end that heard nothing asks whether the other still lives."""
 
 KEEPALIVE_TIMEOUT_SECONDS = 20.0
-"""Silence after such a question that ends the connection."""
+"""Silence after such a question, or after any other of gRPC's pings, that ends the connection."""
 
 PINGS_ALLOWED_EVERY_SECONDS = 5.0
 """A server ends connections that ask more often; gRPC's own default is five minutes."""
@@ -39,6 +39,8 @@ _COMMON: Options = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
+    # A ping that gRPC sent to measure the line counts as the question: it has a limit of its own, a minute.
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 

@@ -79,33 +79,21 @@ class LearnerLink:
         self.ended.set()
 
     def _drain(self) -> None:
-        """Take all that has arrived.
-
-        Of a connection that was reset the first read tells only that; what was said before comes after it.
-        """
-        reset = False
-        while True:
-            try:
+        """Take all that has arrived."""
+        try:
+            while True:
                 message, fd = receive(self._sock)
-            except BlockingIOError:
-                return
-            except ConnectionLost as error:
-                if not reset:
-                    reset = True
-                    continue
-                self._end(error)
-                return
-            except TransportError as error:
-                self._end(error)
-                return
-            except OSError as error:
-                self._end(ConnectionLost(f"the control socket failed: {error.strerror}"))
-                return
-            if fd is not None:
-                if self._fd is not None:
-                    os.close(self._fd)
-                self._fd = fd
-            self._arrived.put_nowait(message)
+                if fd is not None:
+                    if self._fd is not None:
+                        os.close(self._fd)
+                    self._fd = fd
+                self._arrived.put_nowait(message)
+        except BlockingIOError:
+            return
+        except TransportError as error:
+            self._end(error)
+        except OSError as error:
+            self._end(ConnectionLost(f"the control socket failed: {error.strerror}"))
 
     def _end(self, error: TransportError) -> None:
         self._loop.remove_reader(self._sock)

@@ -17,7 +17,7 @@ import pytest
 
 from seedflow.errors import ConnectionLost
 from seedflow.rpc.grpc_client import GrpcConnection
-from seedflow.rpc.grpc_options import MAX_MESSAGE_BYTES, grpc
+from seedflow.rpc.grpc_options import KEEPALIVE_SECONDS, MAX_MESSAGE_BYTES, grpc
 from seedflow.rpc.messages import PROTOCOL_VERSION
 from seedflow.rpc.seedflow_pb2 import ActorMessage, LearnerMessage, Register, Step
 from tests.rpc.echo_learner import TOKEN
@@ -233,6 +233,24 @@ def test_a_gateway_that_says_nothing_is_given_up(shared: Rig) -> None:
             GrpcConnection.open(
                 address, "token", shared.learner.registered(0), shared.learner.layout, 0.2, 5.0
             )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_long_silence_is_no_fault_but_a_gateway_that_stops_answering_is(tmp_path: Path) -> None:
+    with running(RecordingLearner(pixels(4), lease_seconds=600.0), tmp_path) as rig:
+        connection = rig.connect(heartbeat_seconds=1000.0)
+        step(connection, 0, seed=0, first=True)
+        assert connection.wait(5 * KEEPALIVE_SECONDS) is None  # several pings, and nothing else
+        step(connection, 0, seed=1)
+        pid = rig.gateway.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(ConnectionLost, match="the connection to the gateway"):
+                connection.wait(TIMEOUT)
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 ACTOR = """
