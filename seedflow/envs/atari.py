@@ -9,9 +9,11 @@ the name that ale-py's ``AtariVectorEnv`` gives it.
 
 What ale-py 0.12 does was checked, where its documentation is silent:
 
-- ``frame_number`` counts on over resets, ``episode_frame_number`` starts anew; both include the
-  no-ops of a reset. Their difference is the frame at which the episode began, which changes exactly at
-  a reset. A transition that ends an episode takes fewer frames than the skip.
+- ``frame_number`` counts on over automatic resets (a reset with seeds begins at 0),
+  ``episode_frame_number`` starts anew; both include the no-ops of a reset. Their difference is the
+  frame at which the episode began, which changes exactly at an automatic reset. A transition that ends
+  an episode takes fewer frames than the skip.
+- ``noop_max`` = n draws 0 to n - 1 no-ops; one more is passed on here, so that n are the most.
 - ``max_num_frames_per_episode`` does not count the no-ops.
 - ``life_loss_info`` sets ``terminated`` at a lost life without a reset: rows then have ``terminated``
   and no ``first`` after it. ``episodic_life`` starts a whole new game instead.
@@ -115,6 +117,8 @@ class AtariGroup(GroupEnv):
         known = set(inspect.signature(AtariVectorEnv).parameters) - set(_FIXED)
         _check_kwargs(env_id, kwargs, known)
         settings = {**SEED_DEFAULTS, **kwargs}
+        if settings["noop_max"] > 0:
+            settings["noop_max"] += 1
         self._env = AtariVectorEnv(game=game, num_envs=len(seeds), **settings)
         self._seeds = tuple(seeds)
         self._resets = 0
@@ -152,7 +156,7 @@ class AtariGroup(GroupEnv):
         rows["observation"][...] = observation[:, 0] if self._squeeze else observation
 
     def _advance(self, info: dict[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Frames since the last row, and which environments began an episode."""
+        """Frames since the last row, and which environments were reset automatically."""
         frame = info["frame_number"].astype(np.int64)
         start = frame - info["episode_frame_number"]
         taken, began = frame - self._frame, start != self._episode_start
