@@ -90,10 +90,12 @@ class FrameStackConfig(Section):
 class NetworkConfig(Section):
     """The agent's network: frame stack, encoder, optional inputs, core, heads."""
 
-    encoder: Literal["mlp", "nature"] = "mlp"
+    encoder: Literal["mlp", "nature", "shallow"] = Field(
+        "mlp", description="shallow, nature: convolutions over an image, of Mnih et al. 2013 and 2015"
+    )
     hidden: tuple[PositiveInt, ...] = Field((64, 64), description="layer sizes of the mlp encoder")
     activation: Literal["relu", "tanh"] = "tanh"
-    features: PositiveInt = Field(512, description="output size of the nature encoder")
+    features: PositiveInt = Field(512, description="output size of the convolutional encoders")
     frame_stack: FrameStackConfig = FrameStackConfig()
     core: Literal["none", "lstm"] = "none"
     core_size: PositiveInt = Field(64, description="hidden size of the recurrent core")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seedflow.config import NetworkConfig
 from seedflow.networks.cores import FrameStack, Lstm, PreviousAction, State
-from seedflow.networks.encoders import MlpEncoder, NatureEncoder
+from seedflow.networks.encoders import ConvolutionalEncoder, MlpEncoder
 from seedflow.specs import ArraySpec, EnvSpec
 
 
@@ -63,11 +63,11 @@ class ActorCritic(nn.Module):
         self.leaves = spec.observation
         depth = config.frame_stack.depth
         self.stacks = [FrameStack(leaf, depth, config.frame_stack.padding) for leaf in spec.observation]
-        self.encoder: MlpEncoder | NatureEncoder
-        if config.encoder == "nature":
-            self.encoder = NatureEncoder(spec.observation, depth, config.features)
-        else:
+        self.encoder: MlpEncoder | ConvolutionalEncoder
+        if config.encoder == "mlp":
             self.encoder = MlpEncoder(spec.observation, depth, config.hidden, config.activation)
+        else:
+            self.encoder = ConvolutionalEncoder(config.encoder, spec.observation, depth, config.features)
         size = self.encoder.size
         self.previous_action = None
         if "previous_action" in config.inputs:
