@@ -21,10 +21,10 @@ from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError
 from distributed.security import Security
 
-from seedflow.cluster.interrupts import sigterm_as_exit, uninterrupted
 from seedflow.cluster.placement import actor_roles
 from seedflow.config import ClusterConfig, Config
 from seedflow.errors import PlacementError
+from seedflow.interrupts import sigterm_as_exit, uninterrupted
 
 LOCAL_SETTINGS = {
     # A busy machine needs long to restart a killed worker; by default it is given up after 15 s.

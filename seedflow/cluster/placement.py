@@ -115,7 +115,7 @@ def plan(workers: Iterable[WorkerInfo], config: Config) -> Placement:
         raise PlacementError(
             "the Dask cluster has no running worker; start some with `dask worker SCHEDULER_ADDRESS`"
         )
-    best = max(running, key=lambda worker: _learner_rank(worker, running))
+    best = max(running, key=_learner_rank)
     wanted = next((name for name in (LEARNER, GPU) if best.has(name)), None)
     learner = Place(best.address, best.host, {wanted: 1} if wanted else {})
     shared = len(running) == 1 or (wanted is not None and best.has(ACTOR))
@@ -169,10 +169,10 @@ def capacity(worker: WorkerInfo, declared: bool, learner: Place, shared: bool, c
     return min(worker.nthreads, limit) if limit else worker.nthreads
 
 
-def _learner_rank(worker: WorkerInfo, workers: Sequence[WorkerInfo]) -> tuple[bool, bool, bool, float, int]:
-    """Larger is better; of equal workers the first, by address, wins."""
+def _learner_rank(worker: WorkerInfo) -> tuple[bool, bool, bool, float, int]:
+    """Larger is better: of equals the one with fewest threads, which leaves most places for actors."""
     memory = worker.memory_limit or float("inf")
-    return worker.has(LEARNER), worker.has(GPU), not worker.has(ACTOR), memory, worker.nthreads
+    return worker.has(LEARNER), worker.has(GPU), not worker.has(ACTOR), memory, -worker.nthreads
 
 
 def _too_few(workers: Sequence[WorkerInfo], learner: Place, shared: bool, config: Config, places: int) -> str:
@@ -188,7 +188,7 @@ def _too_few(workers: Sequence[WorkerInfo], learner: Place, shared: bool, config
         remedy = 'start more workers, or with a larger --resources "ACTOR=..."'
     else:
         total = sum(worker.nthreads for worker in others)
-        offer = f"the {len(others)} workers besides the learner's have {total} threads in all"
+        offer = f"workers besides the learner's: {len(others)}, with {total} threads in all"
         remedy = "start more workers, or workers with more --nthreads"
     if limit:
         offer += f" and cluster.actors_per_worker = {limit}"

@@ -16,7 +16,6 @@ from distributed import Client, Future
 from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
-from seedflow.cluster.interrupts import sigterm_as_exit
 from seedflow.cluster.launch import Launch, Note, RoleId, RoleResult
 from seedflow.cluster.placement import WorkerInfo, workers_of
 from seedflow.cluster.report import Failure
@@ -25,6 +24,7 @@ from seedflow.cluster.status import RunStatus
 from seedflow.cluster.supervisor import as_task
 from seedflow.config import Config
 from seedflow.errors import RunFailed, SeedflowError
+from seedflow.interrupts import sigterm_as_exit
 from seedflow.roles.messages import failure as failure_message
 from seedflow.specs import EnvSpec
 

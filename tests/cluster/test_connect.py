@@ -1,0 +1,132 @@
+"""Finding the Dask cluster of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client
+
+from seedflow.cluster import open_cluster
+from seedflow.cluster.connect import local_size
+from seedflow.cluster.interrupts import sigterm_as_exit, uninterrupted
+from seedflow.config import Config
+from seedflow.errors import PlacementError
+
+
+def settings(**cluster: object) -> Config:
+    return Config.model_validate({"runtime": "cluster", "cluster": {"connect_seconds": 1.0, **cluster}})
+
+
+def fails(config: Config, message: str) -> None:
+    with pytest.raises(PlacementError, match=message), open_cluster(config):
+        pass
+
+
+@pytest.fixture
+def deaf_address() -> Iterator[str]:
+    """Address of something that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("way", ["setting", "file", "dask's own setting", "client"])
+def test_a_cluster_is_found(way: str, user_client: Client, tmp_path: Path) -> None:
+    address = user_client.scheduler.address
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": address}))
+    config = {
+        "setting": settings(scheduler=address, connect_seconds=30),
+        "file": settings(scheduler_file=str(file), connect_seconds=30),
+    }.get(way, settings(connect_seconds=30))
+    own_setting = address if way == "dask's own setting" else None
+    given = user_client if way == "client" else None
+    with dask.config.set({"scheduler-address": own_setting}), open_cluster(config, given) as client:
+        assert client is not user_client
+        assert client.submit(sum, [1, 2], pure=False).result(timeout=60) == 3
+    assert client.status == "closed"
+    assert user_client.status == "running"
+
+
+def test_a_client_implies_its_cluster_whatever_the_runtime(user_client: Client) -> None:
+    with open_cluster(Config(), user_client) as client:
+        assert client.scheduler.address == user_client.scheduler.address
+
+
+def test_no_cluster_is_named() -> None:
+    with dask.config.set({"scheduler-address": None}):
+        fails(settings(), r"set cluster.scheduler or .*, export DASK_SCHEDULER_ADDRESS, or use runtime=local")
+
+
+@pytest.mark.leaks("distributed lets go of a connection that never answers later, on its own time")
+def test_a_silent_scheduler_is_named_with_the_time_it_had(deaf_address: str) -> None:
+    fails(
+        settings(scheduler=deaf_address), f"answered at {deaf_address} within 1 s \\(cluster.connect_seconds"
+    )
+
+
+def test_an_address_that_is_none(user_client: Client) -> None:
+    fails(settings(scheduler="carrier-pigeon://roof"), "cannot connect .*; expected an address like tcp://")
+
+
+@pytest.mark.parametrize("content", [None, "", '{"address'])
+def test_a_scheduler_file_that_is_missing_or_incomplete(content: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    if content is not None:
+        file.write_text(content)
+    message = rf"cluster.scheduler_file = {file}: .* within 0.5 s .* `dask scheduler --scheduler-file {file}`"
+    fails(settings(scheduler_file=str(file), connect_seconds=0.5), message)
+
+
+def test_a_tls_scheduler_without_certificates_names_the_settings(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": "tls://10.0.0.1:8786"}))
+    fails(
+        settings(scheduler_file=str(file)),
+        r"names tls://10.0.0.1:8786, which needs TLS, .* set cluster.tls_ca_file, cluster.tls_cert and",
+    )
+
+
+def test_a_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "ca.pem")
+    fails(
+        settings(scheduler="tls://10.0.0.1:8786", tls_ca_file=missing),
+        f"cluster.tls_ca_file = {missing} is no file",
+    )
+
+
+@pytest.mark.parametrize(
+    ("actors", "workers", "size"), [(3, None, (4, 1)), (4, 3, (3, 2)), (5, 3, (3, 3)), (5, 1, (1, 1))]
+)
+def test_the_local_cluster_has_a_place_for_every_role(
+    actors: int, workers: int | None, size: tuple[int, int]
+) -> None:
+    tree = {"actor": {"count": actors}, "cluster": {"local_workers": workers}}
+    assert local_size(Config.model_validate(tree)) == size
+
+
+def test_sigterm_becomes_an_exit_once() -> None:
+    with sigterm_as_exit():
+        with pytest.raises(SystemExit, match="143"):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_signals_are_held_back_where_they_would_do_harm(
+    number: signal.Signals, kind: type[BaseException]
+) -> None:
+    reached = False
+    with sigterm_as_exit(), pytest.raises(kind), uninterrupted():
+        os.kill(os.getpid(), number)
+        reached = True
+    assert reached
