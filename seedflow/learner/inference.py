@@ -230,12 +230,14 @@ class InferenceLoop:
             if episodes:
                 mean = float(np.mean([episode.total for episode in episodes]))
                 self._metrics.set("eval/return", mean)
+                self._metrics.set("eval/length", float(np.mean([episode.length for episode in episodes])))
                 self._report(f"evaluation: mean return {mean:.2f} over {len(episodes)} episodes")
             rows, first = rows[training], first[training]
             reward, frames = reward[training], frames[training]
         returns, lengths = self._episodes.update(rows, reward, first, frames)
         self._progress.agent_steps += int(len(first) - first.sum())
         self._progress.env_frames += int(frames.sum())
+        self._metrics.add("episode/count", len(returns))
         self._metrics.observe("episode/return", returns)
         self._metrics.observe("episode/length", lengths)
         self._metrics.observe("inference/batch_size", float(len(training)))

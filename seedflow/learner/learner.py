@@ -67,7 +67,11 @@ class Learner:
         self.algorithm = make_algorithm(config, spec)
         self._transport, self._spec = transport, spec
         self._store = CheckpointStore(run_dir / "checkpoints", config.checkpoint.keep)
-        self._rate = Rate("steps/agent", "rate/agent_steps_per_second")
+        self._rates = [
+            Rate("steps/agent", "rate/agent_steps_per_second"),
+            Rate("steps/env_frames", "rate/env_frames_per_second"),
+            Rate("train/updates", "rate/updates_per_second"),
+        ]
         device = self.algorithm.learning.parameters.parameter.device
 
         fields = recorded_fields(spec, self.algorithm.acting.record_specs)
@@ -136,17 +140,20 @@ class Learner:
         metrics.set("steps/agent", progress.agent_steps)
         metrics.set("steps/env_frames", progress.env_frames)
         metrics.set("steps/trained", progress.trained_steps)
-        metrics.set("updates", progress.updates)
+        metrics.set("train/updates", progress.updates)
         metrics.set("slots/free", self._pool.free)
         metrics.set("queue/unrolls", len(self._unrolls))
         metrics.set("time/seconds", progress.seconds)
         counts = self._transport.counts()
         metrics.set("lease/active", counts.active)
         metrics.set("lease/quarantined", counts.quarantined)
+        metrics.set("lease/registrations", counts.granted)
         metrics.set("lease/dropped", counts.dropped)
         metrics.set("actor/restarts", counts.restarts)
         values = metrics.snapshot()
-        return {**values, **self._rate.of(values)}
+        for rate in self._rates:
+            values |= rate.of(values)
+        return values
 
     def save_if_due(self) -> None:
         """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one."""

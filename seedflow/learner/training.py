@@ -68,7 +68,7 @@ class TrainingLoop:
             self._weights.publish(self._learning.parameters.parameter, self._progress.updates)
         for name, value in measured.items():
             self._metrics.observe(name, value)
-        self._metrics.observe("lag/policy_versions", float(lag.to(torch.float32).mean()))
+        self._metrics.observe("lag/policy_versions", lag.cpu().numpy())
         return True
 
     def wait(self, timeout: float) -> None:

@@ -94,15 +94,18 @@ METRICS: tuple[MetricName, ...] = (
         "Frames the training environments simulated, action repeat included.",
     ),
     MetricName(
+        "steps/trained", "steps", "counter", "Transitions trained on, those between two episodes left out."
+    ),
+    MetricName(
         EPISODE_RETURN,
         "reward",
         "distribution",
         "Sum of raw rewards of the training episodes that ended; absent while none has.",
     ),
     MetricName("episode/length", "steps", "distribution", "Transitions of the training episodes that ended."),
-    MetricName("episode/count", "episodes", "counter", "Training episodes that ended."),
+    MetricName("episode/count", "episodes", "counter", "Training episodes that ended since the learner began."),
     MetricName(EVAL_RETURN, "reward", "gauge", "Mean return over the episodes of one evaluation."),
-    MetricName("eval/*", "1", "gauge", "Further results of the same evaluation."),
+    MetricName("eval/length", "steps", "gauge", "Mean length of the same episodes."),
     MetricName(AGENT_STEPS_PER_SECOND, "steps/s", "rate", "Slope of `steps/agent`."),
     MetricName("rate/env_frames_per_second", "frames/s", "rate", "Slope of `steps/env_frames`."),
     MetricName("rate/updates_per_second", "updates/s", "rate", "Slope of `train/updates`."),
@@ -119,7 +122,7 @@ METRICS: tuple[MetricName, ...] = (
         "inference/latency_ms",
         "ms",
         "distribution",
-        "From the pick-up of a batch of requests to its last reply.",
+        "From the moment a group's doorbell is heard to its reply.",
         ("p50", "p99"),
     ),
     MetricName(
@@ -137,12 +140,18 @@ METRICS: tuple[MetricName, ...] = (
         "gauge",
         "Dropped leases whose memory a writer or a batch may still hold.",
     ),
-    MetricName("lease/dropped", "leases", "counter", "Leases that ended by a fault or went silent."),
-    MetricName("lease/registrations", "leases", "counter", "Leases granted."),
-    MetricName("actor/restarts", "restarts", "counter", "Actors that were replaced after a failure."),
+    MetricName("lease/dropped", "leases", "counter", "Leases that ended, for whatever reason, since the learner began."),
+    MetricName("lease/registrations", "leases", "counter", "Leases granted since the learner began."),
+    MetricName(
+        "actor/restarts", "restarts", "counter", "Actors that were replaced since the learner began."
+    ),
     MetricName("train/updates", "updates", "counter", "Steps of the optimizer."),
-    MetricName("train/*", "1", "gauge", "State of the optimization, the learning rate for example."),
-    MetricName("loss/*", "1", "distribution", "Terms of the loss and what its gradient looks like."),
+    MetricName(
+        "loss/*",
+        "1",
+        "distribution",
+        "What the algorithm reports of an update: terms of the loss, gradient norm, learning rate.",
+    ),
     MetricName("time/seconds", "s", "gauge", "Running time of the run, interruptions left out."),
 )
 

@@ -22,7 +22,7 @@ def test_every_name_is_listed_once_with_unit_and_meaning() -> None:
         ("lag/policy_versions_max", "lag/policy_versions"),
         ("loss/entropy", "loss/*"),
         ("eval/return", "eval/return"),
-        ("eval/length", "eval/*"),
+        ("eval/length", "eval/length"),
         ("steps/agent_p50", None),
         ("unheard/of", None),
     ],
