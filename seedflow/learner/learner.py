@@ -214,13 +214,13 @@ def check_weights(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> 
     for name, value in expected.items():
         if name not in found:
             raise CheckpointError(
-                f"generation {checkpoint.generation} has no weight {name!r}, which this config's network has; "
-                "resume with the network settings of the run"
+                f"generation {checkpoint.generation} has no weight {name!r}, which this config's network has "
+                "; resume with the network settings of the run"
             )
         if found[name].shape != value.shape:
             raise CheckpointError(
-                f"weight {name!r} of generation {checkpoint.generation} has shape {tuple(found[name].shape)}, "
-                f"this config's network expects {tuple(value.shape)}; resume with the run's network settings"
+                f"weight {name!r} of generation {checkpoint.generation} has shape {tuple(found[name].shape)}"
+                f", this config's network expects {tuple(value.shape)}; resume with the run's network settings"
             )
     extra = sorted(set(found) - set(expected))
     if extra:

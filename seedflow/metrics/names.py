@@ -103,7 +103,9 @@ METRICS: tuple[MetricName, ...] = (
         "Sum of raw rewards of the training episodes that ended; absent while none has.",
     ),
     MetricName("episode/length", "steps", "distribution", "Transitions of the training episodes that ended."),
-    MetricName("episode/count", "episodes", "counter", "Training episodes that ended since the learner began."),
+    MetricName(
+        "episode/count", "episodes", "counter", "Training episodes that ended since the learner began."
+    ),
     MetricName(EVAL_RETURN, "reward", "gauge", "Mean return over the episodes of one evaluation."),
     MetricName("eval/length", "steps", "gauge", "Mean length of the same episodes."),
     MetricName(AGENT_STEPS_PER_SECOND, "steps/s", "rate", "Slope of `steps/agent`."),
@@ -140,11 +142,14 @@ METRICS: tuple[MetricName, ...] = (
         "gauge",
         "Dropped leases whose memory a writer or a batch may still hold.",
     ),
-    MetricName("lease/dropped", "leases", "counter", "Leases that ended, for whatever reason, since the learner began."),
-    MetricName("lease/registrations", "leases", "counter", "Leases granted since the learner began."),
     MetricName(
-        "actor/restarts", "restarts", "counter", "Actors that were replaced since the learner began."
+        "lease/dropped",
+        "leases",
+        "counter",
+        "Leases that ended, for whatever reason, since the learner began.",
     ),
+    MetricName("lease/registrations", "leases", "counter", "Leases granted since the learner began."),
+    MetricName("actor/restarts", "restarts", "counter", "Actors that were replaced since the learner began."),
     MetricName("train/updates", "updates", "counter", "Steps of the optimizer."),
     MetricName(
         "loss/*",
