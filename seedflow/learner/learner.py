@@ -220,7 +220,8 @@ def check_weights(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> 
         if found[name].shape != value.shape:
             raise CheckpointError(
                 f"weight {name!r} of generation {checkpoint.generation} has shape {tuple(found[name].shape)}"
-                f", this config's network expects {tuple(value.shape)}; resume with the run's network settings"
+                f", this config's network expects {tuple(value.shape)}; "
+                "resume with the run's network settings"
             )
     extra = sorted(set(found) - set(expected))
     if extra:
