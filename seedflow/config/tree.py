@@ -49,7 +49,7 @@ class ActorConfig(Section):
     groups: PositiveInt = Field(2, description="env groups an actor alternates between")
     envs_per_group: PositiveInt = Field(16, description="environments stepped by one call")
     max_restarts: NonNegativeInt = Field(10, description="restarts of actors allowed per window")
-    restart_window_seconds: PositiveFloat = 600.0
+    restart_window_seconds: PositiveFloat = Field(600.0, description="length of that window")
     heartbeat_seconds: PositiveFloat = Field(5.0, description="pause between heartbeats")
     reconnect_seconds: PositiveFloat = Field(
         60.0, description="how long an actor looks for its learner before it gives up"
@@ -63,7 +63,7 @@ class InferenceConfig(Section):
     max_batch: PositiveInt = Field(256, description="most environments in one forward pass")
     min_batch: PositiveInt = Field(1, description="environments to wait for, up to the deadline")
     deadline_ms: NonNegative = Field(0.0, description="longest wait for min_batch")
-    torch_threads: PositiveInt = 1
+    torch_threads: PositiveInt = Field(1, description="threads of the inference loop")
     lease_seconds: PositiveFloat = Field(30.0, description="a lease without heartbeat expires")
 
 
@@ -94,10 +94,10 @@ class NetworkConfig(Section):
         "mlp", description="shallow, nature: convolutions over an image, of Mnih et al. 2013 and 2015"
     )
     hidden: tuple[PositiveInt, ...] = Field((64, 64), description="layer sizes of the mlp encoder")
-    activation: Literal["relu", "tanh"] = "tanh"
+    activation: Literal["relu", "tanh"] = Field("tanh", description="of the mlp encoder")
     features: PositiveInt = Field(512, description="output size of the convolutional encoders")
     frame_stack: FrameStackConfig = FrameStackConfig()
-    core: Literal["none", "lstm"] = "none"
+    core: Literal["none", "lstm"] = Field("none", description="recurrent core behind the encoder")
     core_size: PositiveInt = Field(64, description="hidden size of the recurrent core")
     inputs: tuple[Literal["previous_action", "previous_reward"], ...] = Field(
         (), description="concatenated to the features before the core"
@@ -107,14 +107,16 @@ class NetworkConfig(Section):
 class VTraceConfig(Section):
     """V-trace (IMPALA), Espeholt et al. 2018, arXiv 1802.01561."""
 
-    name: Literal["vtrace"] = "vtrace"
-    discount: Fraction = 0.99
+    name: Literal["vtrace"] = Field("vtrace", description="the one algorithm of this release")
+    discount: Fraction = Field(0.99, description="of future rewards, per agent step")
     trace_decay: Fraction = Field(1.0, description="lambda")
     rho_bar: PositiveFloat = Field(1.0, description="clip of the importance ratio in the target")
     c_bar: PositiveFloat = Field(1.0, description="clip of the trace coefficient")
     pg_rho_bar: PositiveFloat = Field(1.0, description="clip of the policy gradient's ratio")
-    value_cost: NonNegative = 0.5
-    entropy_cost: NonNegative = Field(0.01, description="initial cost where target_entropy is set")
+    value_cost: NonNegative = Field(0.5, description="weight of the value loss")
+    entropy_cost: NonNegative = Field(
+        0.01, description="weight of the entropy bonus; the initial one where target_entropy is set"
+    )
     target_entropy: NonNegative | None = Field(
         None, description="tunes the entropy cost to hold this entropy (nats)"
     )
@@ -127,15 +129,17 @@ class TrainConfig(Section):
 
     batch: PositiveInt = Field(16, description="unrolls per update")
     total_agent_steps: PositiveInt = Field(1_000_000, description="the run ends here")
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    learning_rate: PositiveFloat = 1e-3
+    optimizer: Literal["adam", "rmsprop"] = Field("adam", description="torch's")
+    learning_rate: PositiveFloat = Field(1e-3, description="at the beginning")
     final_learning_rate: NonNegative = Field(
         0.0, description="reached at total_agent_steps where learning_rate_decay is linear"
     )
-    learning_rate_decay: Literal["none", "linear"] = "none"
-    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    rmsprop_decay: Fraction = 0.99
-    optimizer_epsilon: PositiveFloat = 1e-8
+    learning_rate_decay: Literal["none", "linear"] = Field("none", description="over the agent steps")
+    adam_betas: tuple[Fraction, Fraction] = Field(
+        (0.9, 0.999), description="decay of the means of the gradient and its square"
+    )
+    rmsprop_decay: Fraction = Field(0.99, description="decay of the mean of the squared gradient")
+    optimizer_epsilon: PositiveFloat = Field(1e-8, description="added to the root in the denominator")
     clip_norm: PositiveFloat | None = Field(40.0, description="global norm of the gradient")
     torch_threads: PositiveInt | None = Field(
         None, description="threads of the training loop; default: cores left over"
@@ -167,7 +171,7 @@ class EvalConfig(Section):
     """Periodic evaluation on environments of its own."""
 
     every: NonNegativeInt = Field(0, description="agent steps between evaluations; 0: never")
-    episodes: PositiveInt = 20
+    episodes: PositiveInt = Field(20, description="episodes of one evaluation")
     envs: PositiveInt = Field(4, description="environments of the evaluation actor")
     deterministic: bool = Field(False, description="greedy instead of sampled actions")
 
@@ -175,26 +179,28 @@ class EvalConfig(Section):
 class CheckpointConfig(Section):
     """Run checkpoints."""
 
-    every_seconds: PositiveFloat = 60.0
+    every_seconds: PositiveFloat = Field(60.0, description="pause between two; one more at the end")
     keep: PositiveInt = Field(3, description="generations kept")
 
 
 class MetricsConfig(Section):
     """What is recorded, and how often."""
 
-    every_seconds: PositiveFloat = 5.0
-    tensorboard: bool = True
-    console: Literal["auto", "live", "plain", "off"] = "auto"
+    every_seconds: PositiveFloat = Field(5.0, description="pause between two records")
+    tensorboard: bool = Field(True, description="write event files beside metrics.jsonl")
+    console: Literal["auto", "live", "plain", "off"] = Field(
+        "auto", description="auto: live on a terminal, plain lines elsewhere"
+    )
 
 
 class ClusterConfig(Section):
     """The Dask cluster: an existing one, or the local one that seedflow starts."""
 
     scheduler: str | None = Field(None, description="address of a Dask scheduler")
-    scheduler_file: str | None = None
-    tls_ca_file: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
+    scheduler_file: str | None = Field(None, description="file that the scheduler writes its address to")
+    tls_ca_file: str | None = Field(None, description="certificate authority (PEM)")
+    tls_cert: str | None = Field(None, description="own certificate (PEM)")
+    tls_key: str | None = Field(None, description="key of that certificate (PEM)")
     local_workers: PositiveInt | None = Field(
         None, description="workers of the local cluster; default: one per actor and the learner's"
     )
@@ -210,9 +216,13 @@ class ClusterConfig(Section):
 class Config(Section):
     """All settings of a run."""
 
-    runtime: Literal["inline", "local", "cluster"] = "local"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: NonNegativeInt = 1
+    runtime: Literal["inline", "local", "cluster"] = Field(
+        "local", description="one process; processes on this machine; an existing Dask cluster"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="what the learner computes on; auto: a GPU where there is one"
+    )
+    seed: NonNegativeInt = Field(1, description="of everything random in the run")
     env: EnvConfig = EnvConfig()
     actor: ActorConfig = ActorConfig()
     inference: InferenceConfig = InferenceConfig()
