@@ -7,18 +7,20 @@ nothing of a run is left behind, however its driver ends.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import math
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from pathlib import Path
 
 import dask
 from distributed import Client, LocalCluster
-from distributed.comm.core import CommClosedError
+from distributed.comm.core import CommClosedError, connect
 from distributed.security import Security
 
 from seedflow.cluster.placement import actor_roles
@@ -108,6 +110,7 @@ def _local(config: Config) -> Iterator[Client]:
 def _connect(address: str, security: Security, config: ClusterConfig) -> Iterator[Client]:
     seconds = config.connect_seconds
     try:
+        _greet(address, security, seconds)
         client = Client(address, security=security, timeout=seconds, set_as_default=False, name="seedflow")
     except CommClosedError as error:
         raise PlacementError(
@@ -117,7 +120,7 @@ def _connect(address: str, security: Security, config: ClusterConfig) -> Iterato
     except (OSError, TimeoutError) as error:
         raise PlacementError(
             f"no Dask scheduler answered at {address} within {seconds:g} s (cluster.connect_seconds): "
-            f"{error}; check the address, that the scheduler runs, and that this host can reach it"
+            f"{str(error) or 'no answer'}; check the address, that the scheduler runs, and that this host can reach it"
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise PlacementError(
@@ -126,6 +129,24 @@ def _connect(address: str, security: Security, config: ClusterConfig) -> Iterato
         ) from error
     with contextlib.closing(client):
         yield client
+
+
+def _greet(address: str, security: Security, seconds: float) -> None:
+    """Exchange greetings with a scheduler, within `seconds`.
+
+    `Client` waits without limit for one that accepts a connection and then says nothing. In a thread of
+    its own, since the caller may be in an event loop.
+    """
+    if address.startswith("inproc://"):
+        return
+
+    async def greet() -> None:
+        arguments = security.get_connection_args("client")
+        comm = await asyncio.wait_for(connect(address, timeout=seconds, **arguments), seconds)
+        await comm.close()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="seedflow-greet") as pool:
+        pool.submit(asyncio.run, greet()).result()
 
 
 @contextlib.contextmanager

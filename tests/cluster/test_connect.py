@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,6 @@ from distributed import Client
 
 from seedflow.cluster import open_cluster
 from seedflow.cluster.connect import local_size
-from seedflow.cluster.interrupts import sigterm_as_exit, uninterrupted
 from seedflow.config import Config
 from seedflow.errors import PlacementError
 
@@ -64,7 +61,6 @@ def test_no_cluster_is_named() -> None:
         fails(settings(), r"set cluster.scheduler or .*, export DASK_SCHEDULER_ADDRESS, or use runtime=local")
 
 
-@pytest.mark.leaks("distributed lets go of a connection that never answers later, on its own time")
 def test_a_silent_scheduler_is_named_with_the_time_it_had(deaf_address: str) -> None:
     fails(
         settings(scheduler=deaf_address), f"answered at {deaf_address} within 1 s \\(cluster.connect_seconds"
@@ -109,24 +105,3 @@ def test_the_local_cluster_has_a_place_for_every_role(
 ) -> None:
     tree = {"actor": {"count": actors}, "cluster": {"local_workers": workers}}
     assert local_size(Config.model_validate(tree)) == size
-
-
-def test_sigterm_becomes_an_exit_once() -> None:
-    with sigterm_as_exit():
-        with pytest.raises(SystemExit, match="143"):
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-@pytest.mark.parametrize(
-    ("number", "kind"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
-)
-def test_signals_are_held_back_where_they_would_do_harm(
-    number: signal.Signals, kind: type[BaseException]
-) -> None:
-    reached = False
-    with sigterm_as_exit(), pytest.raises(kind), uninterrupted():
-        os.kill(os.getpid(), number)
-        reached = True
-    assert reached
