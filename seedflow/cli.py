@@ -13,28 +13,19 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
 import seedflow
 from seedflow.errors import ConfigError, RunSuspended, SeedflowError
+from seedflow.interrupts import Signalled, end_on_signals, ending_on_signals
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_REQUEUE = 75
-
-
-class Signalled(KeyboardInterrupt):
-    """A signal asks the program to end; the same clean way out as for Ctrl-C."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"signal {number}")
-        self.number = number
 
 
 class _Commands(click.Group):
@@ -42,7 +33,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _raising_on(signal.SIGHUP):
+            with ending_on_signals():
                 return super().invoke(ctx)
         except SeedflowError as error:
             click.echo(f"Error: {error}", err=True)
@@ -113,9 +104,7 @@ def train(
 
     from seedflow.train import train as run_training
 
-    # The other runtimes handle SIGTERM themselves: they have processes to end in order.
-    with _raising_on(signal.SIGTERM) if config.runtime == "inline" else nullcontext():
-        run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start)
+    run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start)
 
 
 @cli.command(name="eval")
@@ -217,6 +206,7 @@ def config_schema(key: str | None, as_json: bool) -> None:
 
 def main() -> NoReturn:
     """Entry point of the ``seedflow`` program."""
+    end_on_signals()
     cli(prog_name="seedflow")
     raise AssertionError("click ends the program")
 
@@ -242,23 +232,6 @@ def _new_run_dir(source: str) -> Path:
         count += 1
         candidate = base.with_name(f"{base.name}-{count}")
     return candidate
-
-
-@contextmanager
-def _raising_on(number: signal.Signals) -> Iterator[None]:
-    """Raise `Signalled` in the main thread on a signal, unless it is ignored or handled already."""
-
-    def ended(number: int, frame: FrameType | None) -> None:
-        raise Signalled(number)
-
-    if signal.getsignal(number) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(number, ended)
-    try:
-        yield
-    finally:
-        signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":
