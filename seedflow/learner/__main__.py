@@ -14,6 +14,9 @@ def main(channel: RoleChannel) -> int:
     channel.send({"kind": "state", "state": "starting"})
     try:
         from seedflow.errors import ConfigError
+        from seedflow.learner.memory import keep_freed_memory
+
+        keep_freed_memory()
         from seedflow.learner.session import LearnerStart, run_learner
 
         start = LearnerStart.parse(channel.start)
