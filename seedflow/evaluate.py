@@ -73,7 +73,7 @@ class Policy:
         self, config: Config, spec: EnvSpec, network: torch.nn.Module, acting: Acting, generation: int
     ) -> None:
         self.config, self.spec, self.generation = config, spec, generation
-        self._network, self._acting = network, acting
+        self.network, self._acting = network, acting
         self._state_specs = network.state_specs
         self._device = next(network.parameters()).device
 
@@ -125,13 +125,13 @@ class Policy:
             array = np.asarray(value, leaf.dtype)
             if array.shape != (len(starts), *leaf.shape):
                 raise SpecError(
-                    f"{leaf.name} has shape {array.shape}; expected {(len(starts), *leaf.shape)}, one row per "
-                    "environment"
+                    f"{leaf.name} has shape {array.shape}; expected {(len(starts), *leaf.shape)}, "
+                    "one row per environment"
                 )
             leaves.append(torch.as_tensor(array, device=self._device))
         state = tuple(s * (~starts).view(-1, *[1] * (s.ndim - 1)).to(s.dtype) for s in state)
         output = self._acting.act(
-            self._network,
+            self.network,
             ActingInput(
                 tuple(leaves),
                 torch.as_tensor(rewards, dtype=torch.float32, device=self._device),
@@ -202,12 +202,25 @@ def evaluate(
         Seed of environments and sampling; default: the run's.
     env_fn
         The environment of a run that was trained on one's own; makes one `gymnasium.Env`.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no checkpoint, or it is damaged.
+    SpecError
+        If the environment is not of the kind that the policy was trained on.
     """
     policy = load_policy(run_dir, seed=seed)
     run_seed = policy.config.seed if seed is None else seed
     envs = min(episodes, MOST_ENVS)
     seeds = [env_seed(run_seed, "evaluate", i, 0) for i in range(envs)]
     group = make_group(policy.config.env, envs, seeds, env_fn=env_fn)
+    if group.spec != policy.spec:
+        group.close()
+        raise SpecError(
+            f"the policy of {run_dir} was trained on {policy.spec}, but the environment is {group.spec}; "
+            "if the run was trained with env_fn, give the same env_fn here"
+        )
     rows = Block.private(BlockLayout(policy.spec, 1, envs)).rows(0)
     rounds = EvaluationRounds(1, episodes, envs)
     index = np.arange(envs)

@@ -54,7 +54,7 @@ class ActorConfig(Section):
     reconnect_seconds: PositiveFloat = Field(
         60.0, description="how long an actor looks for its learner before it gives up"
     )
-    stop_seconds: PositiveFloat = Field(10.0, description="grace between SIGTERM and SIGKILL")
+    stop_seconds: PositiveFloat = Field(10.0, description="grace for an actor to end before it is killed")
 
 
 class InferenceConfig(Section):

@@ -27,7 +27,7 @@ def pick_device(device: str) -> torch.device:
         return torch.device("cpu")
     if importlib.util.find_spec("numba_cuda") is None:
         raise ConfigError(
-            f"device = {device!r}: there is a GPU, but numba-cuda, which compiles the kernels, is not "
-            'installed; run `pip install "seedflow[cuda13]"`, or use device=cpu'
+            f"device = {device!r}: there is a GPU, but numba-cuda is not installed; run "
+            '`pip install "numba-cuda[cu13]"` (cu12 for CUDA 12), or use device=cpu'
         )
     return torch.device("cuda")
