@@ -31,6 +31,8 @@ from seedflow.interrupts import sigterm_as_exit, uninterrupted
 LOCAL_SETTINGS = {
     # A busy machine needs long to restart a killed worker; by default it is given up after 15 s.
     "distributed.deploy.lost-worker-timeout": "120s",
+    # The workers only watch over roles; sampling their threads all the time would cost a few percent of a core.
+    "distributed.worker.profile.enabled": False,
 }
 
 

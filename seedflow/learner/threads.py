@@ -38,7 +38,9 @@ class LoopThreads:
         self._failure: BaseException | None = None
         self._traceback = ""
         self._threads = [
-            threading.Thread(target=self._drive, args=(loop, threads), name=f"seedflow-{loop.__name__}")
+            threading.Thread(
+                target=self._drive, args=(loop, threads), name=f"seedflow{loop.__name__}".replace("_", "-")
+            )
             for loop, threads in (
                 (self._inference, inference_threads),
                 (self._prefetch, 1),
