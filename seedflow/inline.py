@@ -20,6 +20,7 @@ from seedflow.actor.stepping import ActorLoop, GroupFault
 from seedflow.config import Config
 from seedflow.envs import env_seed, make_group
 from seedflow.errors import EnvironmentFault
+from seedflow.interrupts import between_steps
 from seedflow.learner.learner import Learner
 from seedflow.learner.session import lease_table, make_sinks
 from seedflow.metrics import Console, Sink
@@ -132,9 +133,21 @@ class InlineRun:
     def _drive(
         self, learner: Learner, actors: list[ActorLoop], sinks: list[Sink], deadline: float | None
     ) -> None:
+        # A checkpoint taken in the middle of a step would not go on with the same bits.
+        with between_steps() as interrupts:
+            self._alternate(learner, actors, sinks, deadline, lambda: self._stopping or interrupts.waiting)
+
+    def _alternate(
+        self,
+        learner: Learner,
+        actors: list[ActorLoop],
+        sinks: list[Sink],
+        deadline: float | None,
+        stopping: Callable[[], bool],
+    ) -> None:
         every = self._config.metrics.every_seconds
         report_at = time.monotonic() + every
-        while not learner.done and not self._stopping:
+        while not learner.done and not stopping():
             for actor in actors:
                 try:
                     while actor.step(0.0) is not None:

@@ -25,6 +25,7 @@ from seedflow.cluster.launch import Launch, Note, RoleResult
 from seedflow.errors import TransportError
 from seedflow.roles import RoleProcess
 from seedflow.roles.messages import failure
+from seedflow.rpc.listener import remove_socket
 
 POLL_SECONDS = 0.25
 LEAVING_SECONDS = 15.0
@@ -91,6 +92,7 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
         start["host"] = start.get("host") or worker.ip
     done: str | None = None
     failed: Mapping[str, Any] | None = None
+    socket_path: str | None = None
     outcome = None
     process = RoleProcess(launch.module, start, log_path, environment)
     try:
@@ -103,6 +105,8 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
                     done = str(message.get("reason", ""))
                 elif message["kind"] == "failed":
                     failed = message
+                elif message["kind"] == "endpoint":
+                    socket_path = message["endpoint"].get("socket")
                 tell("message", message)
             if code is not None:
                 break
@@ -112,6 +116,8 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
                 time.sleep(POLL_SECONDS)
     finally:
         process.kill()
+        if socket_path is not None:
+            remove_socket(Path(socket_path))
     return RoleResult(outcome or "ended", code, done, failed, process.log_tail(), host, str(log_path))
 
 

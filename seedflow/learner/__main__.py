@@ -7,6 +7,8 @@ import traceback
 
 from seedflow.roles import EXIT_HOPELESS, RoleChannel, failure, run_role
 
+ORPHAN_SECONDS = 20.0  # a checkpoint may be large
+
 
 def main(channel: RoleChannel) -> int:
     """Run one learner; returns the exit code."""
@@ -29,4 +31,4 @@ def main(channel: RoleChannel) -> int:
 
 
 if __name__ == "__main__":
-    run_role(main)
+    run_role(main, ORPHAN_SECONDS)

@@ -19,6 +19,7 @@ from seedflow.rpc.client import Endpoint
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_process import GatewayProcess
 from seedflow.rpc.leases import LeaseTable
+from seedflow.rpc.listener import remove_socket
 from seedflow.rpc.slab import BlockLayout, Slab
 from seedflow.specs import EnvSpec
 
@@ -105,6 +106,7 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         slab = stack.enter_context(Slab(layout, table.blocks))
         control = ControlServer(layout, slab, table, token)
         stack.callback(control.close)
+        channel.at_forced_exit = lambda: remove_socket(control.path)
         gateway = None
         if config.rpc.path != "slab":
             gateway = GatewayProcess(

@@ -50,6 +50,8 @@ class RoleChannel:
         The `TransportError` of a malformed line, or None.
     dropped_metrics
         Metrics messages dropped because the supervisor did not read.
+    at_forced_exit
+        Called, from another thread, where an orphan is ended in the middle of its work.
     """
 
     def __init__(self, in_fd: int, out_fd: int, orphan_seconds: float = ORPHAN_SECONDS) -> None:
@@ -69,6 +71,7 @@ class RoleChannel:
         self.endpoint: Message | None = None
         self.fault: TransportError | None = None
         self.dropped_metrics = 0
+        self.at_forced_exit: Callable[[], None] = lambda: None
 
     @classmethod
     def open(cls, *, start_seconds: float = 60.0, orphan_seconds: float = ORPHAN_SECONDS) -> RoleChannel:
@@ -222,8 +225,11 @@ class RoleChannel:
         self._done.wait(self._orphan_seconds)
         if not self._done.is_set():
             print(f"seedflow: not stopped within {self._orphan_seconds:g} s, exiting", file=sys.stderr)
-            kill_members(os.getpid(), self._own_marker())
-            os._exit(EXIT_FAILED)
+            try:
+                kill_members(os.getpid(), self._own_marker())
+                self.at_forced_exit()
+            finally:
+                os._exit(EXIT_FAILED)
 
     def _write(self) -> None:
         """Thread: write queued lines; the only one that may wait for the supervisor to read."""
@@ -246,14 +252,14 @@ class RoleChannel:
                 self._changed.notify_all()
 
 
-def run_role(main: Callable[[RoleChannel], int]) -> NoReturn:
+def run_role(main: Callable[[RoleChannel], int], orphan_seconds: float = ORPHAN_SECONDS) -> NoReturn:
     """Run a role's `main` with an open channel, and exit with the code it returns.
 
     An exception out of `main` is reported as a ``failed`` message that allows a restart. Afterwards every
     process that the role has started is ended, and so is this one even where a thread does not finish.
     """
     try:
-        channel = RoleChannel.open()
+        channel = RoleChannel.open(orphan_seconds=orphan_seconds)
     except TransportError as error:
         sys.exit(f"seedflow: {error}")
     try:

@@ -89,10 +89,15 @@ class Listener:
     def close(self) -> None:
         """Close the socket; remove it and its directory. What somebody else has removed is no error."""
         self._socket.close()
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
-        with contextlib.suppress(FileNotFoundError):
-            self.path.parent.rmdir()
+        remove_socket(self.path)
+
+
+def remove_socket(path: Path) -> None:
+    """Remove a control socket and its directory; for whoever outlives a listener that was killed."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        path.parent.rmdir()
 
 
 def _make_directory(parents: list[Path]) -> Path:
