@@ -30,7 +30,7 @@ from seedflow.learner.learner import check_weights
 from seedflow.networks.cores import State
 from seedflow.rollout.state_table import zeros
 from seedflow.rpc.slab import Block, BlockLayout
-from seedflow.specs import EnvSpec, flatten_observation
+from seedflow.specs import EnvSpec, leaf_of
 
 MOST_ENVS = 25
 
@@ -96,7 +96,8 @@ class Policy:
         Parameters
         ----------
         observation
-            A batch as the environment's vector form gives it: ``[n, ...]``, nested as its space.
+            A batch as the environment's vector form gives it: ``[n, ...]``, nested as its space; or a
+            mapping from the leaves' own names.
         state
             From `initial_state`, or from the call before.
         first : bool[n]
@@ -116,13 +117,13 @@ class Policy:
         Raises
         ------
         SpecError
-            If a leaf of the observation does not have the run's shape.
+            If a leaf of the observation is missing or does not have the run's shape.
         """
         starts = torch.as_tensor(np.asarray(first, np.bool_), device=self._device)
         rewards = np.zeros(len(starts)) if reward is None else np.asarray(reward)
         leaves = []
-        for leaf, value in zip(self.spec.observation, flatten_observation(observation), strict=True):
-            array = np.asarray(value, leaf.dtype)
+        for leaf in self.spec.observation:
+            array = np.asarray(leaf_of(observation, leaf), leaf.dtype)
             if array.shape != (len(starts), *leaf.shape):
                 raise SpecError(
                     f"{leaf.name} has shape {array.shape}; expected {(len(starts), *leaf.shape)}, "
@@ -233,9 +234,8 @@ def evaluate(
             played = rounds.result_if_complete()
             if played is not None:
                 break
-            observation = tuple(rows[leaf.name] for leaf in policy.spec.observation)
             actions, state = policy.act(
-                observation, state, rows["first"], reward=rows["reward"], deterministic=deterministic
+                rows, state, rows["first"], reward=rows["reward"], deterministic=deterministic
             )
             group.step(actions - policy.spec.action_start, rows)
     finally:

@@ -181,3 +181,24 @@ def _flatten_by_space(observation: Any, space: gym.Space[Any], name: str) -> Ite
             yield from _flatten_by_space(observation[i], sub, f"{name}/{i}")
     else:
         yield observation
+
+
+def leaf_of(observation: Any, leaf: ArraySpec) -> Any:
+    """The array of one leaf within an observation, nested as its space or flat by leaf names.
+
+    Raises
+    ------
+    SpecError
+        If there is no such part.
+    """
+    if isinstance(observation, Mapping) and leaf.name in observation:
+        return observation[leaf.name]
+    part = observation
+    for key in leaf.name.split("/")[1:]:
+        try:
+            part = part[key] if isinstance(part, Mapping) else part[int(key)]
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise SpecError(
+                f"the observation has no part {leaf.name}; expected one nested as the environment's space"
+            ) from error
+    return part

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seedflow.errors import SpecError
-from seedflow.specs import OBSERVATION_DTYPES, ArraySpec, EnvSpec, flatten_observation, observation_leaves
+from seedflow.specs import (
+    OBSERVATION_DTYPES,
+    ArraySpec,
+    EnvSpec,
+    flatten_observation,
+    leaf_of,
+    observation_leaves,
+)
 
 ROBOT = gym.spaces.Dict(
     {
@@ -136,3 +143,21 @@ def test_the_fingerprint_tells_specs_apart():
         EnvSpec.from_spaces(gym.spaces.Box(0, 1, (2, 1), np.float32), gym.spaces.Discrete(2)),
     ]
     assert len({spec.fingerprint for spec in [base, *others]}) == 5
+
+
+def test_leaves_are_found_by_name_whatever_the_order_of_keys() -> None:
+    space = gym.spaces.Dict(
+        b=gym.spaces.Box(0, 1, (2,)), a=gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.Box(0, 1, ())))
+    )
+    leaves = observation_leaves(space)
+    nested = {"b": np.array([[1.0, 2.0]]), "a": (np.array([2]), np.array([0.5]))}
+    found = {leaf.name: leaf_of(nested, leaf).tolist() for leaf in leaves}
+    assert found == {
+        "observation/a/0": [2],
+        "observation/a/1": [0.5],
+        "observation/b": [[1.0, 2.0]],
+    }
+    flat = {name: np.array(value) for name, value in found.items()}
+    assert [leaf_of(flat, leaf).tolist() for leaf in leaves] == list(found.values())
+    with pytest.raises(SpecError, match="no part observation/a/1"):
+        leaf_of({"a": (1,), "b": 2}, leaves[1])

@@ -31,7 +31,7 @@ from seedflow.interrupts import sigterm_as_exit, uninterrupted
 LOCAL_SETTINGS = {
     # A busy machine needs long to restart a killed worker; by default it is given up after 15 s.
     "distributed.deploy.lost-worker-timeout": "120s",
-    # The workers only watch over roles; sampling their threads all the time would cost a few percent of a core.
+    # The workers only watch over roles; sampling their threads would cost a few percent of a core each.
     "distributed.worker.profile.enabled": False,
 }
 
@@ -122,7 +122,8 @@ def _connect(address: str, security: Security, config: ClusterConfig) -> Iterato
     except (OSError, TimeoutError) as error:
         raise PlacementError(
             f"no Dask scheduler answered at {address} within {seconds:g} s (cluster.connect_seconds): "
-            f"{str(error) or 'no answer'}; check the address, that the scheduler runs, and that this host can reach it"
+            f"{str(error) or 'no answer'}; check the address, that the scheduler runs, and that this host can "
+            "reach it"
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise PlacementError(

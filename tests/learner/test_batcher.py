@@ -4,8 +4,9 @@ from seedflow.learner.batcher import Batcher, PendingGroup
 from seedflow.rpc.leases import Lease
 
 
-def lease(id: int, envs: int = 4) -> Lease:
-    return Lease(id, id, "train", id, 0, range(id * 2 * envs, (id + 1) * 2 * envs), 2, envs)
+def lease(number: int, envs: int = 4) -> Lease:
+    ids = range(number * 2 * envs, (number + 1) * 2 * envs)
+    return Lease(number, number, "train", number, 0, ids, 2, envs)
 
 
 def everything(pending: PendingGroup) -> bool:
@@ -27,8 +28,8 @@ def test_one_group_is_enough_for_a_batch() -> None:
 
 def test_oldest_groups_go_first_and_a_batch_is_never_too_large() -> None:
     batcher = Batcher(max_batch=8, min_batch=1, deadline=0.0)
-    for id in (3, 1, 2):
-        batcher.add(lease(id), 1, now=0.0)
+    for number in (3, 1, 2):
+        batcher.add(lease(number), 1, now=0.0)
     assert taken(batcher, 0.0) == [(3, 1), (1, 1)]
     assert taken(batcher, 0.0) == [(2, 1)]
 
@@ -46,8 +47,8 @@ def test_a_minimum_batch_waits_for_its_deadline_only() -> None:
 
 def test_a_group_that_does_not_fit_keeps_its_place_and_holds_up_nobody() -> None:
     batcher = Batcher(max_batch=8, min_batch=1, deadline=0.0)
-    for id in (1, 2, 3):
-        batcher.add(lease(id), 0, now=0.0)
+    for number in (1, 2, 3):
+        batcher.add(lease(number), 0, now=0.0)
     assert taken(batcher, 0.0, lambda p: p.lease.id != 1) == [(2, 0), (3, 0)]
     assert taken(batcher, 0.0) == [(1, 0)]
 

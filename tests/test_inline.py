@@ -1,0 +1,199 @@
+"""The one-process runtime: the same bits for the same seed, and what a short run learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from seedflow.config import Config, parse_config
+from seedflow.errors import ConfigError, EnvironmentFault
+from seedflow.evaluate import evaluate, load_policy
+from seedflow.learner.checkpoint import CheckpointStore
+from seedflow.metrics import column, read_metrics
+from seedflow.networks import NetworkInput
+from seedflow.train import train
+
+
+def small_config(**sections: Any) -> Config:
+    base: dict[str, Any] = {
+        "runtime": "inline",
+        "actor": {"count": 2, "groups": 2, "envs_per_group": 2},
+        "rollout": {"unroll": 5},
+        "train": {"batch": 4, "total_agent_steps": 600},
+        "network": {"hidden": [16]},
+        "metrics": {"console": "off", "tensorboard": False, "every_seconds": 0.2},
+    }
+    for name, values in sections.items():
+        base[name] = base.get(name, {}) | values if isinstance(values, dict) else values
+    return parse_config(base)
+
+
+def final_tensors(run_dir: Path) -> dict[str, torch.Tensor]:
+    return CheckpointStore(run_dir / "checkpoints").load().tensors
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_one_seed_gives_one_set_of_weights(tmp_path: Path, core: str) -> None:
+    config = small_config(network={"core": core, "core_size": 8}, eval={"every": 200, "episodes": 2})
+    for name in ("one", "two"):
+        train(config, run_dir=tmp_path / name)
+    train(config.model_copy(update={"seed": 2}), run_dir=tmp_path / "other")
+    one, two, other = (final_tensors(tmp_path / name) for name in ("one", "two", "other"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one if name.startswith("weights"))
+
+
+class Constant(gym.Env[np.ndarray, int]):
+    """Always the same observation and reward 1; truncated after five steps."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.ones(1, np.float32), 1.0, False, self.steps == 5, {}
+
+
+@pytest.mark.parametrize("unroll", [3, 7])
+def test_a_time_limit_is_no_end_of_the_rewards(tmp_path: Path, unroll: int) -> None:
+    """With discount 0.9 the value is 1 / (1 - 0.9) = 10, not the 4.1 that five rewards sum to."""
+    config = small_config(
+        algo={"discount": 0.9},
+        rollout={"unroll": unroll},
+        actor={"count": 1, "envs_per_group": 16},
+        train={
+            "batch": 8,
+            "total_agent_steps": 300 * 8 * unroll,
+            "learning_rate": 2e-2,
+            "learning_rate_decay": "linear",
+        },
+    )
+    train(config, run_dir=tmp_path, env_fn=Constant)
+    policy = load_policy(tmp_path)
+    inputs = NetworkInput((torch.ones(1, 1, 1),), torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bool))
+    output, _ = policy.network(inputs, policy.initial_state(1))
+    assert output.value.item() == pytest.approx(10.0, abs=0.3)
+
+
+def test_a_resumed_run_goes_on_where_the_first_one_ended(tmp_path: Path) -> None:
+    config = small_config(train={"learning_rate_decay": "linear"}, algo={"target_entropy": 0.5})
+    train(config, run_dir=tmp_path)
+    before = CheckpointStore(tmp_path / "checkpoints").load()
+    more = small_config(
+        train={"learning_rate_decay": "linear", "total_agent_steps": 1200}, algo={"target_entropy": 0.5}
+    )
+    train(more, run_dir=tmp_path, resume=True)
+    after = CheckpointStore(tmp_path / "checkpoints").load()
+    old, new = before.state["progress"], after.state["progress"]
+    for counter in ("agent_steps", "env_frames", "updates", "trained_steps", "seconds"):
+        assert new[counter] > old[counter] > 0, counter
+    assert new["agent_steps"] >= 1200
+    updates = new["updates"]
+    assert after.tensors["learning/optimizer/step"].item() == updates
+    steps, rates = column(read_metrics(tmp_path), "loss/learning_rate")
+    assert rates[-1] < rates[0]
+    assert list(steps) == sorted(steps)
+
+
+def test_restoring_brings_back_every_tensor_and_counter(tmp_path: Path) -> None:
+    """Saved again right after a restore, a checkpoint has the same content."""
+    from seedflow.envs import probe_spec
+    from seedflow.learner.learner import Learner
+    from seedflow.learner.session import lease_table
+    from seedflow.rpc.inline import InlineTransport
+    from seedflow.rpc.slab import BlockLayout, Slab
+
+    config = small_config(algo={"target_entropy": 0.5}, eval={"every": 100, "episodes": 1})
+    train(config, run_dir=tmp_path)
+    store = CheckpointStore(tmp_path / "checkpoints")
+    saved = store.load()
+    spec = probe_spec(config.env)
+    layout = BlockLayout(spec, 2, 2)
+    table = lease_table(config, spec)
+    with Slab(layout, table.blocks) as slab:
+        learner = Learner(config, spec, InlineTransport(layout, slab, table), tmp_path, lambda text: None)
+        learner.restore()
+        again = store.load(learner.save())
+        learner.close()
+    assert saved.tensors.keys() == again.tensors.keys()
+    for name, tensor in saved.tensors.items():
+        assert torch.equal(tensor, again.tensors[name]), name
+    for name, value in saved.state["progress"].items():
+        if name == "seconds":
+            assert again.state["progress"][name] >= value
+        else:
+            assert again.state["progress"][name] == value, name
+
+
+def test_a_resumed_run_does_not_replay_its_episodes(tmp_path: Path) -> None:
+    seeds: list[int | None] = []
+
+    class Recorded(Constant):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            if seed is not None:
+                seeds.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    train(small_config(train={"total_agent_steps": 100}), run_dir=tmp_path, env_fn=Recorded)
+    train(small_config(train={"total_agent_steps": 200}), run_dir=tmp_path, resume=True, env_fn=Recorded)
+    assert len(seeds) == 16
+    assert len(set(seeds)) == 16
+
+
+def test_metrics_have_their_names_and_policy_lag_is_bounded(tmp_path: Path) -> None:
+    config = small_config(train={"total_agent_steps": 4000}, eval={"every": 1000, "episodes": 2, "envs": 2})
+    train(config, run_dir=tmp_path)
+    records = read_metrics(tmp_path)
+    seen = {name for record in records for name in record}
+    assert {
+        "steps/agent", "steps/env_frames", "episode/return", "episode/length", "eval/return",
+        "rate/agent_steps_per_second", "lag/policy_versions", "inference/batch_size",
+        "inference/latency_ms_p50", "inference/latency_ms_p99", "slots/free", "queue/unrolls",
+        "lease/active", "lease/quarantined", "lease/dropped", "actor/restarts", "time/seconds",
+        "loss/entropy", "loss/rho_clipped", "loss/c_clipped", "loss/value_error",
+        "loss/explained_variance", "loss/gradient_norm",
+    } <= seen  # fmt: skip
+    _, lag = column(records, "lag/policy_versions_max")
+    # What lies between acting and training: every slot full, plus the batches that are assembled.
+    assert max(lag) <= config.slots / config.train.batch + config.rollout.unroll
+
+
+def test_evaluation_plays_as_many_episodes_as_asked(tmp_path: Path) -> None:
+    train(small_config(), run_dir=tmp_path, env_fn=Constant)
+    result = evaluate(tmp_path, episodes=7, env_fn=Constant)
+    assert result.returns == [5.0] * 7
+    assert result.lengths == [5] * 7
+    assert (result.return_mean, result.return_std, result.episodes) == (5.0, 0.0, 7)
+
+
+def test_an_environment_that_raises_ends_the_run_with_its_exception(tmp_path: Path) -> None:
+    class Broken(Constant):
+        def step(self, action: int) -> Any:
+            if self.steps == 3:
+                raise ZeroDivisionError("the pole is gone")
+            return super().step(action)
+
+    with pytest.raises(EnvironmentFault, match="the pole is gone") as caught:
+        train(small_config(), run_dir=tmp_path, env_fn=Broken)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_used_run_directory_is_refused(tmp_path: Path) -> None:
+    config = small_config(train={"total_agent_steps": 50})
+    with pytest.raises(ConfigError, match="no checkpoint to resume"):
+        train(config, run_dir=tmp_path, resume=True)
+    train(config, run_dir=tmp_path)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(config, run_dir=tmp_path)
+    assert train(config, run_dir=tmp_path, resume_or_start=True).dir == tmp_path
