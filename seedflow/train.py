@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from seedflow.config import RUN_CONFIG, Config, dump_config
-from seedflow.envs.probe import probe_spec
+from seedflow.envs.probe import probe_spec, spec_of
 from seedflow.errors import ConfigError
 from seedflow.metrics import METRICS_FILE
 
@@ -85,8 +85,11 @@ def train(
     directory = Path(run_dir) if run_dir is not None else default_run_dir(config.env.id)
     directory = directory.absolute()
     resuming = check_run_dir(directory, resume, resume_or_start)
-    pickled = pickle_env(env_fn)
-    spec = probe_spec(config.env, env_fn=pickled)
+    if config.runtime == "inline":  # the environment shares this process anyway
+        pickled, spec = None, spec_of(config.env, env_fn)
+    else:
+        pickled = pickle_env(env_fn)
+        spec = probe_spec(config.env, env_fn=pickled)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / RUN_CONFIG).write_text(dump_config(config))
     if config.runtime == "inline":

@@ -148,7 +148,7 @@ def _family(leader: int) -> list[int]:
     return sorted(family - {leader})
 
 
-def _probe(env: EnvConfig, env_fn: EnvFn | None) -> EnvSpec:
+def spec_of(env: EnvConfig, env_fn: EnvFn | None = None) -> EnvSpec:
     """Make the environment, reset it and step it once, in this process."""
     with make_group(env, 1, [env_seed(0, "eval", 0, 0)], env_fn) as group:
         rows = allocate_rows(group.spec, 1)
@@ -163,7 +163,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         pickled = request["env_fn"]
         env_fn = None if pickled is None else cloudpickle.loads(base64.b64decode(pickled))
-        return {"spec": _probe(env, env_fn).to_json()}
+        return {"spec": spec_of(env, env_fn).to_json()}
     except errors.SeedflowError as error:
         return {"kind": type(error).__name__, "message": str(error), "traceback": None}
     except Exception as error:
