@@ -13,7 +13,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -34,6 +34,14 @@ LOCAL_SETTINGS = {
     # The workers only watch over roles; sampling their threads would cost a few percent of a core each.
     "distributed.worker.profile.enabled": False,
 }
+
+DASK_LOGGERS = (
+    "distributed",
+    "distributed.worker",
+    "distributed.scheduler",
+    "tornado.application",
+    "asyncio",
+)
 
 
 @contextlib.contextmanager
@@ -81,7 +89,7 @@ def local_size(config: Config) -> tuple[int, int]:
 def _local(config: Config) -> Iterator[Client]:
     workers, threads = local_size(config)
     seconds = config.cluster.worker_seconds
-    with dask.config.set(LOCAL_SETTINGS), contextlib.ExitStack() as stack:
+    with dask.config.set(LOCAL_SETTINGS), _logging() as silence, contextlib.ExitStack() as stack:
         try:
             # Started before SIGINT is blocked: starting it unblocks SIGINT.
             resource_tracker.ensure_running()
@@ -95,9 +103,10 @@ def _local(config: Config) -> Iterator[Client]:
                     worker_dashboard_address="127.0.0.1:0",
                     silence_logs=logging.CRITICAL,
                 )
-                stack.callback(_close_quietly, cluster)
+                stack.callback(cluster.close, timeout=30)
                 client = Client(cluster, set_as_default=False, name="seedflow")
-            stack.callback(client.close, timeout=10)
+                stack.callback(client.close, timeout=10)
+            stack.callback(silence)
             client.wait_for_workers(workers, timeout=seconds)
         except (OSError, RuntimeError, TimeoutError) as error:
             raise PlacementError(
@@ -122,8 +131,8 @@ def _connect(address: str, security: Security, config: ClusterConfig) -> Iterato
     except (OSError, TimeoutError) as error:
         raise PlacementError(
             f"no Dask scheduler answered at {address} within {seconds:g} s (cluster.connect_seconds): "
-            f"{str(error) or 'no answer'}; check the address, that the scheduler runs, and that this host can "
-            "reach it"
+            f"{str(error) or 'no answer'}; check the address, that the scheduler runs, and that it can be "
+            "reached from here"
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise PlacementError(
@@ -218,14 +227,21 @@ def _security(config: ClusterConfig) -> Security:
     return Security(**given, require_encryption=True) if given else Security()
 
 
-def _close_quietly(cluster: LocalCluster) -> None:
-    """Close a cluster; what its parts say about each other's end is of no use to anybody."""
-    names = ("distributed", "distributed.worker", "distributed.scheduler", "tornado.application", "asyncio")
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+@contextlib.contextmanager
+def _logging() -> Iterator[Callable[[], None]]:
+    """Yields a function that silences Dask until the end of the block.
+
+    What the parts of a cluster say about each other's end is of no use to anybody.
+    """
+    loggers = [logging.getLogger(name) for name in DASK_LOGGERS]
+    levels = [logger.level for logger in loggers]
+
+    def silence() -> None:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+
     try:
-        cluster.close(timeout=30)
+        yield silence
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -24,7 +24,7 @@ from seedflow.cluster.status import RunStatus
 from seedflow.cluster.supervisor import as_task
 from seedflow.config import Config
 from seedflow.errors import RunFailed, SeedflowError
-from seedflow.interrupts import sigterm_as_exit
+from seedflow.interrupts import sigterm_as_exit, uninterrupted
 from seedflow.roles.messages import failure as failure_message
 from seedflow.specs import EnvSpec
 
@@ -138,11 +138,9 @@ class Run:
         RunFailed
             If the learner fails before it is up, or is not up in time.
         """
-        if self._thread is None:
-            self._roster = Roster(self._config, time.monotonic())
-            self._thread = threading.Thread(target=self._follow, name=f"seedflow-run-{self.id}", daemon=True)
-            self._thread.start()
         try:
+            with uninterrupted():
+                self._begin()
             self._wait_until(lambda status: status.phase not in ("placing", "starting"), None)
             if self._status.phase == "stopping":
                 self._wait_until(lambda status: status.phase == "ended", None)
@@ -194,6 +192,12 @@ class Run:
         ):
             logger.error("run %s has not stopped in time; its connection's end will stop it", self.id)
         self._thread.join(timeout=1.0)
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._roster = Roster(self._config, time.monotonic())
+            self._thread = threading.Thread(target=self._follow, name=f"seedflow-run-{self.id}", daemon=True)
+            self._thread.start()
 
     def _wait_until(self, condition: Callable[[RunStatus], bool], timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -17,6 +17,7 @@ from scripted_runs import actor_pids, alive, left_over, processes_of, wait_for
 
 SCRIPT = Path(__file__).parent / "scripted" / "scripted_driver.py"
 PROMISED_SECONDS = 30
+pytestmark = pytest.mark.timeout(300)
 
 
 class Driver:
@@ -106,7 +107,7 @@ def test_a_signal_ends_a_run_at_every_stage_without_a_traceback(
             os.killpg(running.process.pid, number)  # as a terminal does
         else:
             running.process.send_signal(number)
-        assert running.process.wait(timeout=60) == code
+        assert running.process.wait(timeout=120) == code
         assert running.errors.read_text() == ""
         wait_for(lambda: not running.left(), "every process is gone", PROMISED_SECONDS)
         if stage == "started":
@@ -120,7 +121,7 @@ def test_repeated_signals_change_nothing_but_the_patience(tmp_path: Path) -> Non
         running.process.send_signal(signal.SIGTERM)
         wait_for(lambda: (tmp_path / "learner.stopped").exists(), "the learner is asked to stop")
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(timeout=60) == 143
+        assert running.process.wait(timeout=120) == 143
         assert running.errors.read_text() == ""
         wait_for(lambda: not running.left(), "every process is gone", PROMISED_SECONDS)
 
@@ -130,6 +131,6 @@ def test_a_finished_local_run_leaves_no_process_and_no_word(tmp_path: Path) -> N
         running.until_running()
         (tmp_path / "finish").touch()
         running.read_until("ended")
-        assert running.process.wait(timeout=60) == 0
+        assert running.process.wait(timeout=120) == 0
         wait_for(lambda: not running.left(), "every process is gone", PROMISED_SECONDS)
         assert running.errors.read_text() == ""
