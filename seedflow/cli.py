@@ -43,6 +43,8 @@ class _Commands(click.Group):
             elif isinstance(error, RunSuspended):
                 code = EXIT_REQUEUE
         except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt.__context__, SeedflowError):  # the program was ending because of it
+                click.echo(f"Error: {interrupt.__context__}", err=True)
             number = interrupt.number if isinstance(interrupt, Signalled) else signal.SIGINT
             click.echo(f"Stopped by {signal.Signals(number).name}.", err=True)
             code = 128 + number
@@ -206,8 +208,11 @@ def config_schema(key: str | None, as_json: bool) -> None:
 
 def main() -> NoReturn:
     """Entry point of the ``seedflow`` program."""
-    end_on_signals()
-    cli(prog_name="seedflow")
+    ending = end_on_signals()
+    try:
+        cli(prog_name="seedflow")
+    finally:
+        ending.unwinding = True
     raise AssertionError("click ends the program")
 
 

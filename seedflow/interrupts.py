@@ -22,6 +22,8 @@ from typing import Any
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORCING = 3
 """So many Ctrl-C end a program at once."""
+MOST_PUT_OFF = 2
+"""So many signals wait for the end of something; one more ends it."""
 
 
 class Signalled(KeyboardInterrupt):
@@ -32,15 +34,23 @@ class Signalled(KeyboardInterrupt):
         self.number = number
 
 
-class _Ending:
-    """Raises `Signalled` for the first signal. Impatience is heard only from a keyboard."""
+class Ending:
+    """Raises `Signalled` for the first signal. Impatience is heard only from a keyboard.
+
+    Attributes
+    ----------
+    unwinding
+        Whether nothing is raised any more: there was a signal, or the program ends anyway.
+    """
 
     def __init__(self) -> None:
+        self.unwinding = False
         self._received: list[int] = []
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self._received.append(number)
-        if len(self._received) == 1:
+        if not self.unwinding:
+            self.unwinding = True
             raise Signalled(number)
         if number != signal.SIGINT:
             return
@@ -64,14 +74,15 @@ class _Exit:
             raise SystemExit(128 + number)
 
 
-def end_on_signals() -> None:
+def end_on_signals() -> Ending:
     """For the rest of the process: Ctrl-C, SIGTERM and SIGHUP raise `Signalled`, once.
 
     A signal that is ignored, as under nohup, or that the program handles already, is left alone.
     """
-    handler = _Ending()
+    handler = Ending()
     for number in _unhandled():
         signal.signal(number, handler)
+    return handler
 
 
 @contextlib.contextmanager
@@ -142,14 +153,14 @@ def between_steps() -> Iterator[Interrupts]:
 
 
 @contextlib.contextmanager
-def _put_off(most: int | None = None) -> Iterator[list[int]]:
+def _put_off(most: int = MOST_PUT_OFF) -> Iterator[list[int]]:
     """Note signals that have a handler in Python, at most so many; handle them at the end of the block."""
     received: list[int] = []
     handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        if most is not None and len(received) > most:
+        if len(received) > most:
             received.clear()
             handlers[signal.Signals(number)](number, frame)
 

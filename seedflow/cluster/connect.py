@@ -103,7 +103,7 @@ def _local(config: Config) -> Iterator[Client]:
                     worker_dashboard_address="127.0.0.1:0",
                     silence_logs=logging.CRITICAL,
                 )
-                stack.callback(cluster.close, timeout=30)
+                stack.callback(_close, cluster)
                 client = Client(cluster, set_as_default=False, name="seedflow")
                 stack.callback(client.close, timeout=10)
             stack.callback(silence)
@@ -115,6 +115,12 @@ def _local(config: Config) -> Iterator[Client]:
                 '`if __name__ == "__main__":`, or use fewer workers (cluster.local_workers)'
             ) from error
         yield client
+
+
+def _close(cluster: LocalCluster) -> None:
+    """Closed half, its parts would complain about each other."""
+    with uninterrupted():
+        cluster.close(timeout=30)
 
 
 @contextlib.contextmanager

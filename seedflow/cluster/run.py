@@ -187,11 +187,11 @@ class Run:
             return
         self._events.put("stop")
         grace = max(self._config.cluster.stop_seconds, self._config.actor.stop_seconds)
-        if not self._wait_until(
-            lambda status: status.phase == "ended", grace + 2 * STOP_MARGIN + REPLY_SECONDS
-        ):
-            logger.error("run %s has not stopped in time; its connection's end will stop it", self.id)
-        self._thread.join(timeout=1.0)
+        patience = grace + 2 * STOP_MARGIN + REPLY_SECONDS
+        with uninterrupted():
+            if not self._wait_until(lambda status: status.phase == "ended", patience):
+                logger.error("run %s has not stopped in time; its connection's end will stop it", self.id)
+            self._thread.join(timeout=1.0)
 
     def _begin(self) -> None:
         if self._thread is None:
