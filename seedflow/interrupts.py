@@ -6,7 +6,7 @@ and ends the processes of a run.
 
 - `ending_on_signals` is for programs: Ctrl-C, SIGTERM and SIGHUP raise `Signalled`.
 - `sigterm_as_exit` is for runs inside somebody else's program, which handles Ctrl-C as it likes.
-- `uninterrupted` and `between_steps` put off what would break a thing in the middle.
+- `uninterrupted`, `starting_processes` and `between_steps` put off what would break a thing in the middle.
 """
 
 from __future__ import annotations
@@ -116,6 +116,13 @@ def sigterm_as_exit() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
+    """Put off what signals do until the end of the block; a third one acts at once."""
+    with _put_off():
+        yield
+
+
+@contextlib.contextmanager
+def starting_processes() -> Iterator[None]:
     """Put off what signals do until the end of the block, and keep Ctrl-C from what it starts for good.
 
     A terminal sends Ctrl-C to every process of the job. Workers that get it die with tracebacks while

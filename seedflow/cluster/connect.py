@@ -26,7 +26,7 @@ from distributed.security import Security
 from seedflow.cluster.placement import actor_roles
 from seedflow.config import ClusterConfig, Config
 from seedflow.errors import PlacementError
-from seedflow.interrupts import sigterm_as_exit, uninterrupted
+from seedflow.interrupts import sigterm_as_exit, starting_processes, uninterrupted
 
 LOCAL_SETTINGS = {
     # A busy machine needs long to restart a killed worker; by default it is given up after 15 s.
@@ -93,7 +93,7 @@ def _local(config: Config) -> Iterator[Client]:
         try:
             # Started before SIGINT is blocked: starting it unblocks SIGINT.
             resource_tracker.ensure_running()
-            with uninterrupted():
+            with starting_processes():
                 cluster = LocalCluster(
                     n_workers=workers,
                     threads_per_worker=threads,
