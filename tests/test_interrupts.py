@@ -100,7 +100,8 @@ def test_a_signal_waits_for_the_end_of_the_block(put_off: type[AbstractContextMa
             signal.raise_signal(signal.SIGINT)
             done.append("the rest")
 
-    pytest.raises(KeyboardInterrupt, block)
+    with pytest.raises(KeyboardInterrupt):
+        block()
     assert done == ["the rest"]
 
 
@@ -110,7 +111,9 @@ def test_a_signal_that_waited_is_raised_on_top_of_an_error() -> None:
             signal.raise_signal(signal.SIGINT)
             raise LookupError("no such level")
 
-    assert isinstance(pytest.raises(KeyboardInterrupt, block).value.__context__, LookupError)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        block()
+    assert isinstance(raised.value.__context__, LookupError)
 
 
 def test_a_loop_sees_that_a_signal_waits_and_a_second_one_acts_at_once() -> None:
@@ -124,8 +127,9 @@ def test_a_loop_sees_that_a_signal_waits_and_a_second_one_acts_at_once() -> None
             signal.raise_signal(signal.SIGTERM)
             seen.append(True)
 
-    with ending_on_signals():
-        assert pytest.raises(Signalled, block).value.number == signal.SIGTERM
+    with ending_on_signals(), pytest.raises(Signalled) as raised:
+        block()
+    assert raised.value.number == signal.SIGTERM
     assert seen == [False, True]
 
 
@@ -138,7 +142,8 @@ def test_the_third_signal_ends_what_was_not_to_be_interrupted() -> None:
                 done.append(count)
                 signal.raise_signal(signal.SIGINT)
 
-    pytest.raises(KeyboardInterrupt, block)
+    with pytest.raises(KeyboardInterrupt):
+        block()
     assert done == [0, 1, 2]
 
 
