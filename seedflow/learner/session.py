@@ -138,7 +138,12 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             _report(learner, loops, gateway, channel, sinks)
         finally:
             loops.stop()
-            loops.join(JOIN_SECONDS)
+            try:
+                loops.join(JOIN_SECONDS)
+            finally:
+                # Inference has ended, too: the checkpoint and the last report count the same steps.
+                if loops.trained:
+                    learner.save()
         _publish(learner, sinks, channel)
         finished = learner.done
         control.tell_exit("the run has taken all its steps" if finished else "the run was stopped")

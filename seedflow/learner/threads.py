@@ -35,6 +35,8 @@ class LoopThreads:
         self._stop = threading.Event()
         self.ended = threading.Event()
         """Set when the loops are about to end: all steps taken, a failure, or `stop`."""
+        self.trained = False
+        """Whether the training loop has ended without a failure, so that its state can be saved."""
         self._failure: BaseException | None = None
         self._traceback = ""
         self._threads = [
@@ -108,4 +110,4 @@ class LoopThreads:
                 training.wait(LOOK_UP_SECONDS)
             if self._learner.done:
                 self.stop()
-        self._learner.save()
+        self.trained = True
