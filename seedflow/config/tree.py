@@ -121,6 +121,9 @@ class VTraceConfig(Section):
         None, description="tunes the entropy cost to hold this entropy (nats)"
     )
     entropy_cost_rate: NonNegative = Field(0.01, description="step size of that tuning, log space")
+    reward_scale: PositiveFloat = Field(
+        1.0, description="multiplies rewards in the loss, after clipping; keeps values near 1"
+    )
     reward_clip: PositiveFloat | None = Field(None, description="clip rewards to [-x, x] in the loss")
 
 

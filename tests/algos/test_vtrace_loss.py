@@ -37,7 +37,7 @@ def reference(
         for t in reversed(range(T)):
             valid = not data["first"][t + 1, b]
             discount = config.discount * (valid and not data["terminated"][t + 1, b])
-            reward = float(np.clip(data["reward"][t + 1, b], -config.reward_clip, config.reward_clip))
+            reward = 0.5 * float(np.clip(data["reward"][t + 1, b], -1.0, 1.0))
             log_prob = log_policy[t, b, data["action"][t, b]]
             ratio = np.exp(log_prob - data["behaviour_log_prob"][t, b])
             target = reward + discount * values[t + 1, b]
@@ -55,7 +55,9 @@ def reference(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_term_is_a_mean_over_valid_transitions(seed: int) -> None:
-    config = VTraceConfig(discount=0.9, rho_bar=1.2, c_bar=0.9, trace_decay=0.8, reward_clip=1.0)
+    config = VTraceConfig(
+        discount=0.9, rho_bar=1.2, c_bar=0.9, trace_decay=0.8, reward_clip=1.0, reward_scale=0.5
+    )
     fields = unrolls(seed)
     rng = np.random.default_rng(100 + seed)
     logits, values = rng.standard_normal((T + 1, B, A)), rng.standard_normal((T + 1, B))

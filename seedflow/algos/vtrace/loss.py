@@ -23,7 +23,7 @@ class VTraceTargets:
     Attributes
     ----------
     rewards
-        Of transition t, clipped if the config clips.
+        Of transition t, clipped and scaled as the config says.
     discounts
         0 where the transition terminates or is none.
     valid
@@ -44,6 +44,8 @@ class VTraceTargets:
         rewards = fields["reward"][1:]
         if config.reward_clip is not None:
             rewards = rewards.clamp(-config.reward_clip, config.reward_clip)
+        if config.reward_scale != 1.0:
+            rewards = rewards * config.reward_scale
         valid = ~fields["first"][1:]
         discounts = config.discount * (valid & ~fields["terminated"][1:]).to(torch.float32)
         return cls(rewards, discounts, valid, fields["action"][:-1], fields["behaviour_log_prob"][:-1])
