@@ -55,7 +55,11 @@ def test_the_shipped_configurations() -> None:
     assert masked.env.wrappers == ({"select_observation": {"indices": [0, 2]}},)
     assert masked.network.core == "lstm"
     pong = load_config("pong_vtrace")
-    assert (pong.env.id, pong.network.encoder, pong.network.frame_stack.depth) == ("ALE/Pong-v5", "nature", 4)
+    assert (pong.env.id, pong.network.encoder, pong.network.frame_stack.depth) == (
+        "ALE/Pong-v5",
+        "shallow",
+        4,
+    )
     assert (pong.rpc.path, pong.algo.reward_clip) == ("grpc", 1.0)
 
 
@@ -153,7 +157,7 @@ def test_every_mistake_is_reported_with_its_place(write: Write) -> None:
         f"{path}: 7 mistakes",
         "  override 'foo': expected section.key=value",
         f'  train.learning_rate = "fast" ({path}, line 3): expected a number above 0',
-        f'  network.encoder = "cnn" ({path}, line 5): expected one of mlp, nature',
+        f'  network.encoder = "cnn" ({path}, line 5): expected one of mlp, nature, shallow',
         f"  network.hiden = [3] ({path}, line 6): no such setting; did you mean network.hidden?",
         "  rpc.ports = [1] (override): expected a list of 2: a whole number, 1 or more, "
         "a whole number, 1 or more or null",
