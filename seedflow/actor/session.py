@@ -26,7 +26,8 @@ from seedflow.errors import (
     TransportError,
 )
 from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, Message, RoleChannel, failure
-from seedflow.rpc.client import Connection, Endpoint, Exit, connect
+from seedflow.rpc.client import connect
+from seedflow.rpc.connection import Connection, Endpoint, Exit
 from seedflow.rpc.leases import Registration, Role
 from seedflow.rpc.slab import BlockLayout
 from seedflow.specs import EnvSpec

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from seedflow.envs.base import GroupEnv
 from seedflow.errors import SpecError
-from seedflow.rpc.client import Connection
+from seedflow.rpc.connection import Connection
 
 log = logging.getLogger(__name__)
 

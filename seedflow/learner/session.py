@@ -15,7 +15,7 @@ from seedflow.learner.learner import Learner
 from seedflow.learner.threads import LoopThreads
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
 from seedflow.roles import EXIT_DONE, EXIT_HOPELESS, Message, RoleChannel, failure
-from seedflow.rpc.client import Endpoint
+from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_process import GatewayProcess
 from seedflow.rpc.leases import LeaseTable

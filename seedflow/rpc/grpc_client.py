@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from seedflow.errors import ConfigError, ConnectionLost, RegistrationRefused, TransportError
-from seedflow.rpc.client import Connection, Exit, HeartbeatThread
+from seedflow.rpc.connection import Connection, Exit, HeartbeatThread
 from seedflow.rpc.grpc_options import check_payloads, client_options, grpc
 from seedflow.rpc.leases import Lease, Registration
 from seedflow.rpc.messages import MAX_TEXT, PROTOCOL_VERSION

@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from seedflow.errors import ConnectionLost, RegistrationRefused
-from seedflow.rpc.client import Connection, Exit
+from seedflow.rpc.connection import Connection, Exit
 from seedflow.rpc.leases import DroppedLease, Lease, LeaseCounts, LeaseTable, RefusedLease, Registration
 from seedflow.rpc.messages import ExitCode
 from seedflow.rpc.slab import Block, BlockLayout, Slab

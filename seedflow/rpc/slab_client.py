@@ -11,7 +11,7 @@ import time
 from typing import NoReturn
 
 from seedflow.errors import ConnectionLost, RegistrationRefused, TransportError
-from seedflow.rpc.client import Connection, Exit, HeartbeatThread
+from seedflow.rpc.connection import Connection, Exit, HeartbeatThread
 from seedflow.rpc.leases import Lease, Registration
 from seedflow.rpc.messages import (
     MAX_MESSAGE,

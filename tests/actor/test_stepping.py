@@ -13,7 +13,7 @@ from seedflow.config import EnvConfig
 from seedflow.envs import GroupEnv, env_seed, make_group
 from seedflow.envs.synthetic import counting_observation, counting_reward
 from seedflow.errors import ConnectionLost, SpecError
-from seedflow.rpc.client import Connection, Exit
+from seedflow.rpc.connection import Connection, Exit
 from seedflow.rpc.inline import InlineTransport
 from seedflow.rpc.leases import Lease, LeaseTable, Registration
 from seedflow.rpc.slab import Block, BlockLayout, Slab

@@ -15,7 +15,8 @@ from seedflow.config import Config, parse_config
 from seedflow.envs import env_seed, make_group, probe_spec
 from seedflow.learner.learner import Learner
 from seedflow.learner.session import lease_table
-from seedflow.rpc.client import Endpoint, Exit, connect
+from seedflow.rpc.client import connect
+from seedflow.rpc.connection import Endpoint, Exit
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_process import GatewayProcess
 from seedflow.rpc.leases import Registration

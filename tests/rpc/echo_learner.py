@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from seedflow.config.tree import RpcConfig
-from seedflow.rpc.client import Connection, Endpoint, connect
+from seedflow.rpc.client import connect
+from seedflow.rpc.connection import Connection, Endpoint
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.leases import LeaseTable, Registration
 from seedflow.rpc.slab import BlockLayout, Slab

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from seedflow.rpc.client import Connection
+from seedflow.rpc.connection import Connection
 from seedflow.rpc.gateway_process import GatewayProcess
 from seedflow.rpc.grpc_client import GrpcConnection
 from seedflow.rpc.leases import Registration

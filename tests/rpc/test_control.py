@@ -14,7 +14,8 @@ import pytest
 from seedflow.config.tree import RpcConfig
 from seedflow.errors import ConnectionLost, RegistrationRefused, TransportError
 from seedflow.rpc import control, messages
-from seedflow.rpc.client import Connection, Endpoint, Exit, connect
+from seedflow.rpc.client import connect
+from seedflow.rpc.connection import Connection, Endpoint, Exit
 from seedflow.rpc.messages import ExitOrder, Fault, Granted, Heartbeat, Register, Reply, Ring, encode, receive
 from seedflow.rpc.slab import Block, BlockLayout
 from seedflow.rpc.transport import FaultReported, LeaseClosed, LeaseOpened

@@ -12,7 +12,8 @@ import pytest
 
 from seedflow.config import RpcConfig
 from seedflow.errors import ConnectionLost, RegistrationRefused
-from seedflow.rpc.client import Endpoint, Exit, connect
+from seedflow.rpc.client import connect
+from seedflow.rpc.connection import Endpoint, Exit
 from seedflow.rpc.grpc_client import GrpcConnection
 from seedflow.rpc.leases import Registration
 from seedflow.rpc.slab import BlockLayout

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seedflow.errors import ConnectionLost, RegistrationRefused
-from seedflow.rpc.client import Exit
+from seedflow.rpc.connection import Exit
 from seedflow.rpc.inline import InlineTransport
 from seedflow.rpc.leases import LeaseTable
 from seedflow.rpc.slab import BlockLayout, Slab
