@@ -133,8 +133,11 @@ def evaluate(
     else:
         click.echo(f"return {result.return_mean:.2f} +- {result.return_std:.2f} ({result.episodes} episodes)")
     # `not >=` so that a mean that is not a number fails, too.
-    if require is not None and not result.return_mean >= require:
+    if require is None:
+        return
+    if not result.return_mean >= require:
         raise SeedflowError(f"the mean return {result.return_mean:.2f} is below the required {require:g}")
+    click.echo(f"the mean return {result.return_mean:.2f} reaches the required {require:g}", err=True)
 
 
 @cli.command()

@@ -227,6 +227,7 @@ def test_eval_fails_below_the_required_return(
     assert "return 480.25 +- 10.50 (20 episodes)" in result.stdout
     assert result.exit_code == code
     assert ("is below the required" in result.stderr) == (code == 1)
+    assert ("reaches the required" in result.stderr) == (code == 0)
 
 
 def test_eval_of_a_missing_directory_is_bad_usage() -> None:
