@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in child processes
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -27,3 +27,32 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         found = left_behind(before)
         if found:
             pytest.fail("the test leaves behind:\n  " + "\n  ".join(found), pytrace=False)
+
+
+REASONS_TO_SKIP = ("needs a GPU",)
+"""In continuous integration, which installs all that tests need, any other skip is a failure."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not os.environ.get("CI") or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if reason.removeprefix("Skipped: ") not in REASONS_TO_SKIP:
+        report.outcome = "failed"
+        report.longrepr = f"skipped in continuous integration: {reason}"

@@ -38,7 +38,6 @@ class LoopThreads:
         self.trained = False
         """Whether the training loop has ended without a failure, so that its state can be saved."""
         self._failure: BaseException | None = None
-        self._traceback = ""
         self._threads = [
             threading.Thread(
                 target=self._drive, args=(loop, threads), name=f"seedflow{loop.__name__}".replace("_", "-")
