@@ -43,7 +43,7 @@ def test_a_run_takes_its_steps_and_leaves_files_and_no_process(launch: Launcher)
     assert config.train.total_agent_steps == 1000
     records = metrics(run_dir)
     assert records[-1]["steps/agent"] >= 1000
-    assert records[-1]["episode/return"] == 10.0
+    assert {record["episode/return"] for record in records if "episode/return" in record} == {10.0}
     assert records[-1]["actor/restarts"] == 0
     unknown = {name for record in records for name in record if "/" in name and describe(name) is None}
     assert not unknown

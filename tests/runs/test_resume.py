@@ -37,6 +37,7 @@ def test_a_resumed_run_goes_on_from_its_counters(launch: Launcher, runtime: str)
     assert progress(run_dir)["updates"] > saved["updates"]
 
 
+@pytest.mark.slow
 def test_a_run_that_has_taken_all_its_steps_ends_at_once(launch: Launcher) -> None:
     run_dir = launch.directory / "run"
     assert launch.train("runtime=inline").end() == 0

@@ -27,6 +27,7 @@ SIGTERM = pytest.param(signal.SIGTERM, id="sigterm")
 SLOW_SIGTERM = pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.slow)
 SLOW_HANG_UP = pytest.param(signal.SIGHUP, id="hang-up", marks=pytest.mark.slow)
 BOTH = pytest.mark.parametrize("number", [CTRL_C, SIGTERM])
+ONE = pytest.mark.parametrize("number", [CTRL_C, SLOW_SIGTERM])  # by default
 
 
 def end_by(launched: Launched, number: signal.Signals) -> None:
@@ -77,7 +78,7 @@ def test_while_dask_is_loaded(launch: Launcher, number: signal.Signals, module: 
     end_by(launched, number)
 
 
-@pytest.mark.parametrize("number", [CTRL_C, SLOW_SIGTERM])
+@ONE
 def test_while_the_local_cluster_starts(launch: Launcher, number: signal.Signals) -> None:
     launched = launch.train()
     launched.until(lambda: launched.family("spawn_main"), "a worker process")
@@ -196,7 +197,7 @@ def test_while_a_finished_run_closes(launch: Launcher, number: signal.Signals) -
     assert progress(launch.directory / "run")["agent_steps"] >= 1000
 
 
-@BOTH
+@ONE
 def test_while_everything_runs_in_one_process(launch: Launcher, number: signal.Signals) -> None:
     run_dir = launch.directory / "run"
     launched = launch.train("runtime=inline", ENDLESS)
@@ -215,7 +216,7 @@ def test_twice_where_an_environment_of_the_only_process_hangs(launch: Launcher) 
     assert manifests(launch.directory / "run")
 
 
-@BOTH
+@ONE
 def test_while_a_checkpoint_is_evaluated(launch: Launcher, number: signal.Signals) -> None:
     trained = launch.train("runtime=inline", *staged(hang="main-step3"), "train.total_agent_steps=50")
     trained.mark("go")
