@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -63,6 +64,7 @@ class Experiment:
                 )
             )
             self._stack = stack.pop_all()
+        self._after = ExitStack()
 
     def status(self) -> RunStatus:
         """How the run and each of its roles are doing."""
@@ -80,7 +82,12 @@ class Experiment:
 
     def stop(self) -> None:
         """Save a checkpoint and end every process of the run. May be called twice."""
-        self._stack.close()
+        with self._after:
+            self._stack.close()
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """Call something once everything of the run has ended."""
+        self._after.callback(callback)
 
     def __enter__(self) -> Self:
         return self

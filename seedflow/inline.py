@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,8 +31,16 @@ from seedflow.rpc.slab import BlockLayout, Slab
 from seedflow.specs import EnvSpec
 
 
+@dataclass(frozen=True)
+class InlineStatus:
+    """How an `InlineRun` is doing: its phase (``running`` or ``ended``) and its latest metrics."""
+
+    phase: str
+    metrics: dict[str, float]
+
+
 class InlineRun:
-    """A run in this process; `wait` does all the work.
+    """A run in this process; `run` does all the work.
 
     Parameters
     ----------
@@ -54,17 +63,24 @@ class InlineRun:
         env_fn: Callable[[], gym.Env[Any, Any]] | None = None,
     ) -> None:
         self.dir = directory
-        self._config, self._spec, self._resume, self._env_fn = config, spec, resume, env_fn
+        # No deadline: a batch must not depend on how long something took.
+        inference = config.inference.model_copy(update={"deadline_ms": 0.0})
+        self._config = config.model_copy(update={"inference": inference})
+        self._spec, self._resume, self._env_fn = spec, resume, env_fn
         self._values: dict[str, float] = {}
-        self._stopping = False
+        self._stopping = self._ended = False
 
-    def status(self) -> dict[str, float]:
-        """The metrics of the last report."""
-        return dict(self._values)
+    def status(self) -> InlineStatus:
+        """The phase of the run and the metrics of its last report."""
+        return InlineStatus("ended" if self._ended else "running", dict(self._values))
 
     def stop(self) -> None:
-        """Make `wait` save a checkpoint and return; may be called from another thread."""
+        """Make `run` save a checkpoint and return; may be called from another thread."""
         self._stopping = True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the run has ended; `seedflow.train` returns when it has."""
+        return self._ended
 
     def __enter__(self) -> Self:
         return self
@@ -72,17 +88,16 @@ class InlineRun:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Train until all steps are taken, `stop` is called, or `timeout` seconds have passed.
+    def run(self) -> None:
+        """Train until all steps are taken or `stop` is called.
 
-        A checkpoint is saved at the end, also on Ctrl-C.
+        A checkpoint is saved at the end, also on Ctrl-C and when an environment fails.
 
         Raises
         ------
         EnvironmentFault
             If an environment raised; its exception is the cause.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         config, spec = self._config, self._spec
         threads = torch.get_num_threads()
         torch.set_num_threads(config.train.torch_threads or 1)
@@ -106,8 +121,9 @@ class InlineRun:
                 for role, index in self._roles()
             ]
             with _saved_at_the_end(learner):
-                self._drive(learner, actors, [*sinks, console], deadline)
+                self._drive(learner, actors, [*sinks, console])
             self._publish(learner, [*sinks, console])
+        self._ended = True
 
     def _roles(self) -> Iterator[tuple[Role, int]]:
         yield from (("train", index) for index in range(self._config.actor.count))
@@ -130,19 +146,16 @@ class InlineRun:
         finally:
             connection.close()
 
-    def _drive(
-        self, learner: Learner, actors: list[ActorLoop], sinks: list[Sink], deadline: float | None
-    ) -> None:
+    def _drive(self, learner: Learner, actors: list[ActorLoop], sinks: list[Sink]) -> None:
         # A checkpoint taken in the middle of a step would not go on with the same bits.
         with between_steps() as interrupts:
-            self._alternate(learner, actors, sinks, deadline, lambda: self._stopping or interrupts.waiting)
+            self._alternate(learner, actors, sinks, lambda: self._stopping or interrupts.waiting)
 
     def _alternate(
         self,
         learner: Learner,
         actors: list[ActorLoop],
         sinks: list[Sink],
-        deadline: float | None,
         stopping: Callable[[], bool],
     ) -> None:
         every = self._config.metrics.every_seconds
@@ -158,13 +171,10 @@ class InlineRun:
                 pass
             while learner.prefetch.step() or learner.training.step():
                 pass
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
-                return
-            if now >= report_at:
+            learner.save_if_due()
+            if time.monotonic() >= report_at:
                 self._publish(learner, sinks)
-                learner.save_if_due()
-                report_at = now + every
+                report_at = time.monotonic() + every
 
     def _publish(self, learner: Learner, sinks: list[Sink]) -> None:
         self._values = learner.measure()
@@ -176,7 +186,7 @@ class InlineRun:
 def _saved_at_the_end(learner: Learner) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EnvironmentFault):
         learner.save()
         raise
     learner.save()

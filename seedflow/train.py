@@ -8,17 +8,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from seedflow.config import RUN_CONFIG, Config, dump_config
+from seedflow.config import Config
 from seedflow.envs.probe import probe_spec, spec_of
 from seedflow.errors import ConfigError
-from seedflow.metrics import METRICS_FILE
+from seedflow.run_dir import check_run_dir, default_run_dir, locked, write_config
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -90,50 +90,26 @@ def train(
     else:
         pickled = pickle_env(env_fn)
         spec = probe_spec(config.env, env_fn=pickled)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / RUN_CONFIG).write_text(dump_config(config))
-    if config.runtime == "inline":
-        from seedflow.inline import InlineRun
+    with ExitStack() as stack:
+        stack.enter_context(locked(directory))
+        if not resuming:
+            write_config(directory, config)
+        if config.runtime == "inline":
+            from seedflow.inline import InlineRun
 
-        inline = InlineRun(config, spec, directory, resume=resuming, env_fn=env_fn)
-        inline.wait()
-        return inline
-    from seedflow.experiment import Experiment
+            inline = InlineRun(config, spec, directory, resume=resuming, env_fn=env_fn)
+            inline.run()
+            write_config(directory, config)
+            return inline
+        from seedflow.experiment import Experiment
 
-    experiment = Experiment(config, spec, directory, client, resume=resuming, env_fn=pickled)
+        experiment = Experiment(config, spec, directory, client, resume=resuming, env_fn=pickled)
+        write_config(directory, config)  # of a resumed run only now that its checkpoint was seen to fit
+        experiment.on_stop(stack.pop_all().close)
     if block:
         with experiment:
             experiment.wait()
     return experiment
-
-
-def default_run_dir(name: str) -> Path:
-    """A new directory under ``runs``, named by what is run and when."""
-    stem = name.rpartition("/")[2]
-    return Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def check_run_dir(directory: Path, resume: bool, resume_or_start: bool) -> bool:
-    """Say whether to resume; refuse a directory that holds a run unless asked to go on with it.
-
-    Raises
-    ------
-    ConfigError
-        Says what to do instead.
-    """
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"run_dir = {directory} is no directory; choose another")
-    saved = any((directory / "checkpoints" / "manifests").glob("*.json"))
-    used = saved or (directory / METRICS_FILE).exists()
-    if resume and not saved:
-        raise ConfigError(
-            f"run_dir = {directory} holds no checkpoint to resume from; leave out --resume to start there"
-        )
-    if used and not (resume or resume_or_start):
-        raise ConfigError(
-            f"run_dir = {directory} holds a run already; go on with it by --resume, or choose another"
-        )
-    return saved and (resume or resume_or_start)
 
 
 def pickle_env(env_fn: EnvFn | None) -> bytes | None:

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from seedflow.config import Config, parse_config
-from seedflow.errors import ConfigError, EnvironmentFault
+from seedflow.errors import CheckpointError, ConfigError, EnvironmentFault
 from seedflow.evaluate import evaluate, load_policy
 from seedflow.learner.checkpoint import CheckpointStore
-from seedflow.metrics import column, read_metrics
+from seedflow.metrics import METRICS_FILE, JsonlSink, column, read_metrics
 from seedflow.networks import NetworkInput
+from seedflow.run_dir import locked
 from seedflow.train import train
 
 
@@ -198,3 +199,62 @@ def test_a_used_run_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds a run already"):
         train(config, run_dir=tmp_path)
     assert train(config, run_dir=tmp_path, resume_or_start=True).dir == tmp_path
+
+
+@pytest.mark.parametrize(("envs", "batch"), [(32, 8), (32, 4), (7, 5)])
+def test_a_group_larger_than_queue_and_batch_does_not_stop_the_run(
+    tmp_path: Path, envs: int, batch: int
+) -> None:
+    """Its environments end their unrolls together and need as many slots at once."""
+    config = small_config(
+        actor={"count": 1, "groups": 1, "envs_per_group": envs},
+        rollout={"unroll": 8, "queue": 1},
+        train={"batch": batch, "total_agent_steps": 1500},
+    )
+    run = train(config, run_dir=tmp_path)
+    assert run.wait() is True
+    assert run.status().metrics["train/updates"] > 10
+
+
+def test_a_resume_that_fails_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    config = small_config(train={"total_agent_steps": 50})
+    train(config, run_dir=tmp_path)
+    before = (tmp_path / "config.yaml").read_text()
+    wider = small_config(network={"hidden": [99]})
+    with pytest.raises(CheckpointError, match="has shape"):
+        train(wider, run_dir=tmp_path, resume=True)
+    other = small_config(train={"optimizer": "rmsprop", "total_agent_steps": 100})
+    with pytest.raises(CheckpointError, match="resume with the optimizer of the run"):
+        train(other, run_dir=tmp_path, resume=True)
+    assert (tmp_path / "config.yaml").read_text() == before
+    assert evaluate(tmp_path, episodes=1).episodes == 1
+
+
+def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ConfigError, match="in use by another process"):
+        train(small_config(), run_dir=tmp_path)
+
+
+def test_a_failed_run_keeps_what_it_had_learned(tmp_path: Path) -> None:
+    class Failing(Constant):
+        left = 200
+
+        def step(self, action: int) -> Any:
+            Failing.left -= 1
+            if not Failing.left:
+                raise ZeroDivisionError("worn out")
+            return super().step(action)
+
+    config = small_config(actor={"count": 1, "groups": 1, "envs_per_group": 1}, train={"batch": 1})
+    with pytest.raises(EnvironmentFault):
+        train(config, run_dir=tmp_path, env_fn=Failing)
+    progress = CheckpointStore(tmp_path / "checkpoints").load().state["progress"]
+    assert progress["agent_steps"] > 100
+
+
+def test_what_a_start_without_checkpoint_recorded_is_left_behind(tmp_path: Path) -> None:
+    with JsonlSink(tmp_path / METRICS_FILE) as sink:
+        sink.write(5000, {"episode/return": 1.0})
+    train(small_config(), run_dir=tmp_path, resume_or_start=True)
+    steps, _ = column(read_metrics(tmp_path), "steps/agent")
+    assert max(steps) < 5000

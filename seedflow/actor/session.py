@@ -92,21 +92,12 @@ class ActorStart:
 
 
 def shape_of(config: Config, role: Role) -> tuple[int, int]:
-    """Groups and environments per group of an actor.
-
-    An evaluation actor steps ``eval.envs`` environments in as few groups as the blocks of the run allow.
-    """
-    groups, envs = config.actor.groups, config.actor.envs_per_group
+    """Groups and environments per group of an actor."""
     if role == "train":
-        return groups, envs
-    wanted = config.eval.envs
-    for count in range(1, groups + 1):
-        if wanted % count == 0 and wanted // count <= envs:
-            return count, wanted // count
-    raise ConfigError(
-        f"eval.envs = {wanted} cannot be split into at most {groups} equal groups of at most {envs} "
-        "(actor.groups, actor.envs_per_group); choose another eval.envs"
-    )
+        return config.actor.groups, config.actor.envs_per_group
+    if config.eval_shape is None:  # a config that evaluates was checked for this
+        raise ConfigError(f"eval.envs = {config.eval.envs} does not fit the blocks of this run")
+    return config.eval_shape
 
 
 class ActorSession:

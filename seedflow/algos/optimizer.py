@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seedflow.config import TrainConfig
+from seedflow.errors import CheckpointError
 from seedflow.networks.flat import FlatParameters
 
 
@@ -28,6 +29,7 @@ class FlatOptimizer:
     def __init__(self, parameters: FlatParameters, config: TrainConfig) -> None:
         self._parameters = parameters
         self._clip_norm = config.clip_norm
+        self._name = config.optimizer
         flat = parameters.parameter
         self._optimizer: torch.optim.Optimizer
         if config.optimizer == "adam":
@@ -38,6 +40,7 @@ class FlatOptimizer:
                 eps=config.optimizer_epsilon,
                 fused=True,
             )
+            self._state_names = {"step", "exp_avg", "exp_avg_sq"}
         else:
             self._optimizer = torch.optim.RMSprop(
                 [flat],
@@ -46,6 +49,7 @@ class FlatOptimizer:
                 eps=config.optimizer_epsilon,
                 foreach=False,
             )
+            self._state_names = {"step", "square_avg"}
 
     def step(self, learning_rate: float) -> Tensor:
         """Clip the gradient, step; returns the norm before clipping."""
@@ -64,11 +68,24 @@ class FlatOptimizer:
         return {f"optimizer/{name}": torch.as_tensor(value) for name, value in state.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `tensors` gave."""
+        """Take back what `tensors` gave.
+
+        Raises
+        ------
+        CheckpointError
+            If it is another optimizer's.
+        """
+        flat = self._parameters.parameter
         state = {
-            name.removeprefix("optimizer/"): value.clone()
+            name.removeprefix("optimizer/"): value.to(flat.device, copy=True)
             for name, value in tensors.items()
             if name.startswith("optimizer/")
         }
-        if state:
-            self._optimizer.state[self._parameters.parameter] = state
+        if not state:
+            return
+        if state.keys() != self._state_names:
+            raise CheckpointError(
+                f"the checkpoint's optimizer state holds {sorted(state)}, train.optimizer = "
+                f"{self._name!r} needs {sorted(self._state_names)}; resume with the optimizer of the run"
+            )
+        self._optimizer.state[flat] = state

@@ -250,13 +250,26 @@ class Config(Section):
         return self.rollout.max_envs or self.actor.count * self.envs_per_actor
 
     @property
+    def eval_shape(self) -> tuple[int, int] | None:
+        """Groups and environments per group of the evaluation actor; None where there is no such split.
+
+        It steps ``eval.envs`` environments in as few groups as the blocks of the run allow.
+        """
+        for groups in range(1, self.actor.groups + 1):
+            if self.eval.envs % groups == 0 and self.eval.envs // groups <= self.actor.envs_per_group:
+                return groups, self.eval.envs // groups
+        return None
+
+    @property
     def slots(self) -> int:
         """Unroll slots that inference, queue and prefetch need together.
 
-        Fewer can stop a run for good: every env may hold one partial unroll while the queue and
-        the prefetched batches are full.
+        Fewer can stop a run for good. Every environment may hold a partial unroll while the prefetched
+        batches are full. And the environments of a group end their unrolls at the same step: a group may
+        need a slot for each of them at once while ``batch - 1`` finished unrolls wait for one more.
         """
-        queued = max(self.rollout.queue, self.train.batch)
+        together = self.actor.envs_per_group + self.train.batch - 1
+        queued = max(self.rollout.queue, self.train.batch, together)
         return self.max_envs + queued + self.rollout.prefetch * self.train.batch
 
     @model_validator(mode="after")
@@ -271,6 +284,18 @@ class Config(Section):
             raise ValueError(
                 f"inference.min_batch = {self.inference.min_batch} is larger than "
                 f"inference.max_batch = {self.inference.max_batch}; lower inference.min_batch"
+            )
+        if self.eval.every and self.eval_shape is None:
+            raise ValueError(
+                f"eval.envs = {self.eval.envs} cannot be split into at most {self.actor.groups} equal groups "
+                f"of at most {self.actor.envs_per_group} (actor.groups, actor.envs_per_group); choose another"
+                " eval.envs"
+            )
+        if self.actor.heartbeat_seconds >= self.inference.lease_seconds / 2:
+            raise ValueError(
+                f"actor.heartbeat_seconds = {self.actor.heartbeat_seconds:g} is not below half of "
+                f"inference.lease_seconds = {self.inference.lease_seconds:g}: live actors would lose their "
+                "leases; lower actor.heartbeat_seconds"
             )
         if self.rollout.max_envs is not None and self.rollout.max_envs < self.envs_per_actor:
             raise ValueError(

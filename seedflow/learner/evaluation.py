@@ -42,13 +42,14 @@ class EvaluationRounds:
         self._rows = np.zeros(0, np.int64)
         self._length = np.zeros(rows, np.int64)
         self._episodes_seen: list[Episode] = []
+        self._again = False  # a round was broken off
         self.open = False
 
     def open_if_due(self, agent_steps: int, due_at: int, rows: NDArray[np.int64]) -> int:
         """Open a round over `rows` when its time has come; returns when the next one is due."""
-        if not self._every or self.open or not len(rows) or agent_steps < due_at:
+        if not self._every or self.open or not len(rows) or not (self._again or agent_steps >= due_at):
             return due_at
-        self.open = True
+        self.open, self._again = True, False
         self._rows, self._episodes_seen = rows, []
         self._counting[:] = False
         self._left[:] = 0
@@ -67,7 +68,13 @@ class EvaluationRounds:
         self._length[rows] = np.where(first, 0, self._length[rows] + 1)
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """The lease of these rows is gone: the round goes on without them."""
+        """The lease of these rows is gone.
+
+        A round that still waits for episodes of theirs is broken off, and another opens as soon as there are
+        environments again: the episodes that had ended by then would be the short ones.
+        """
+        if self.open and self._left[rows].any():
+            self.open, self._again = False, True
         self._rows = np.setdiff1d(self._rows, rows)
         self._left[rows] = 0
         self._counting[rows] = False

@@ -85,7 +85,13 @@ def lease_table(config: Config, spec: EnvSpec) -> LeaseTable:
 
 
 def make_sinks(config: Config, run_dir: Path, resume_step: int | None) -> list[Sink]:
-    """The files that a run's metrics go to."""
+    """The files that a run's metrics go to.
+
+    Where an earlier start of the run left metrics but no checkpoint, `resume_step` is None and what it had
+    recorded is left behind.
+    """
+    if resume_step is None and (run_dir / METRICS_FILE).exists():
+        resume_step = 0
     sinks: list[Sink] = [JsonlSink(run_dir / METRICS_FILE, resume_step)]
     if config.metrics.tensorboard:
         sinks.append(TensorBoardSink(run_dir / "tensorboard", resume_step))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 
 from seedflow.errors import ConfigError
@@ -15,7 +13,7 @@ def pick_device(device: str) -> torch.device:
     Raises
     ------
     ConfigError
-        For ``cuda`` without a GPU, and for a GPU without the package that compiles the kernels.
+        For ``cuda`` without a GPU.
     """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
@@ -25,9 +23,4 @@ def pick_device(device: str) -> torch.device:
         )
     if device == "cpu" or not available:
         return torch.device("cpu")
-    if importlib.util.find_spec("numba_cuda") is None:
-        raise ConfigError(
-            f"device = {device!r}: there is a GPU, but numba-cuda is not installed; run "
-            '`pip install "numba-cuda[cu13]"` (cu12 for CUDA 12), or use device=cpu'
-        )
     return torch.device("cuda")

@@ -121,6 +121,7 @@ class SlotPool:
         held = envs[self._slot[envs] >= 0]
         self._free.extend(self._slot[held].tolist())
         self._slot[held] = -1
+        self._time[held] = 0
         return len(held)
 
     def put_back(self, slots: Iterable[int]) -> None:

@@ -44,8 +44,21 @@ def test_rounds_open_when_due_and_not_before() -> None:
     assert rounds.open
 
 
-def test_a_round_goes_on_without_an_environment_that_was_lost() -> None:
-    rounds = EvaluationRounds(every=10, episodes=2, rows=2)
+def test_a_round_that_loses_environments_is_broken_off_and_held_again() -> None:
+    rounds = EvaluationRounds(every=1000, episodes=2, rows=2)
+    due = rounds.open_if_due(0, 0, np.arange(2))
+    rounds.record(np.arange(2), np.array([True, True]), np.zeros(2, np.float32))
+    rounds.record(np.arange(2), np.array([True, False]), np.ones(2, np.float32))
+    rounds.forget(np.arange(2))
+    assert not rounds.open
+    assert rounds.open_if_due(10, due, np.zeros(0, np.int64)) == due
+    assert rounds.open_if_due(20, due, np.arange(2)) == due
+    assert rounds.open
+    assert play(rounds, lengths=[4, 4], steps=20) == [(4.0, 4)] * 2
+
+
+def test_a_lost_environment_that_has_played_its_share_breaks_nothing_off() -> None:
+    rounds = EvaluationRounds(every=10, episodes=1, rows=2)
     rounds.open_if_due(0, 0, np.arange(2))
     rounds.forget(np.array([1]))
     assert play(rounds, lengths=[4, 4], steps=20) == [(4.0, 4)]
