@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seedflow.actor.session import ActorStart, shape_of
+from seedflow.config import parse_config
 from seedflow.errors import ConfigError
 from tests.actor.conftest import make_config, spec_of
 
@@ -46,8 +47,11 @@ def test_evaluation_environments_are_spread_over_as_few_groups_as_fit(
 
 @pytest.mark.parametrize("envs", [7, 13, 14])
 def test_evaluation_environments_that_do_not_fit_are_a_config_error(envs: int) -> None:
-    start = ActorStart.parse(make_message(role="eval", envs=envs))
+    shape = {"groups": 3, "envs_per_group": 4}
     with pytest.raises(ConfigError, match=rf"eval.envs = {envs} cannot be split"):
+        parse_config({"actor": shape, "eval": {"every": 100, "envs": envs}})
+    start = ActorStart.parse(make_message(role="eval", envs=envs))  # of a run that does not evaluate
+    with pytest.raises(ConfigError, match=rf"eval.envs = {envs} does not fit"):
         shape_of(start.config, start.role)
 
 
