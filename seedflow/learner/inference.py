@@ -229,8 +229,8 @@ class InferenceLoop:
             episodes = self._evaluation.result_if_complete()
             if episodes:
                 mean = float(np.mean([episode.total for episode in episodes]))
-                self._metrics.set("eval/return", mean)
-                self._metrics.set("eval/length", float(np.mean([episode.length for episode in episodes])))
+                self._metrics.observe("eval/return", mean)
+                self._metrics.observe("eval/length", float(np.mean([episode.length for episode in episodes])))
                 self._report(f"evaluation: mean return {mean:.2f} over {len(episodes)} episodes")
             rows, first = rows[training], first[training]
             reward, frames = reward[training], frames[training]

@@ -106,8 +106,8 @@ METRICS: tuple[MetricName, ...] = (
     MetricName(
         "episode/count", "episodes", "counter", "Training episodes that ended since the learner began."
     ),
-    MetricName(EVAL_RETURN, "reward", "gauge", "Mean return over the episodes of one evaluation."),
-    MetricName("eval/length", "steps", "gauge", "Mean length of the same episodes."),
+    MetricName(EVAL_RETURN, "reward", "distribution", "Mean return over the episodes of one evaluation."),
+    MetricName("eval/length", "steps", "distribution", "Mean length of the same episodes."),
     MetricName(AGENT_STEPS_PER_SECOND, "steps/s", "rate", "Slope of `steps/agent`."),
     MetricName("rate/env_frames_per_second", "frames/s", "rate", "Slope of `steps/env_frames`."),
     MetricName("rate/updates_per_second", "updates/s", "rate", "Slope of `train/updates`."),
