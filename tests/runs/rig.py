@@ -61,7 +61,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) ->
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from seedflow.config import load_config
 from seedflow.learner.checkpoint import CheckpointStore
 from seedflow.metrics.names import describe
-from tests.runs.rig import PROMISED_SECONDS, Launched, Launcher, metrics, progress, staged, steps
+from tests.runs.rig import ENDLESS, PROMISED_SECONDS, Launched, Launcher, metrics, progress, staged, steps
 
 HEAVY = ("torch", "numba", "llvmlite", "dask", "distributed")
 
@@ -58,13 +59,16 @@ def test_a_run_takes_its_steps_and_leaves_files_and_no_process(launch: Launcher)
 
 
 @pytest.mark.slow
-def test_a_run_with_evaluation_over_grpc_ends_as_well(launch: Launcher) -> None:
+def test_a_run_over_grpc_reports_its_evaluations(launch: Launcher) -> None:
     run_dir = launch.directory / "run"
-    launched = launch.train("rpc.path=grpc", "eval.every=300", "eval.episodes=4", "eval.envs=2")
-    assert launched.end() == 0, launched.err
-    assert any("eval/return" in record for record in metrics(run_dir))
-    assert "GrpcConnection" in (run_dir / "logs" / "actor-0-g0.log").read_text()
-    assert not launched.family()
+    evaluated = ["eval.every=300", "eval.episodes=4", "eval.envs=2"]
+    launched = launch.train("rpc.path=grpc", *evaluated, ENDLESS)
+    launched.until(lambda: sum("eval/return" in record for record in metrics(run_dir)) > 1, "evaluations")
+    launched.send(signal.SIGTERM)
+    assert launched.end() == 143
+    launched.check_quiet()
+    for role in ("actor", "eval"):
+        assert "GrpcConnection" in (run_dir / "logs" / f"{role}-0-g0.log").read_text()
 
 
 @pytest.mark.slow
