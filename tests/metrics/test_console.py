@@ -165,7 +165,8 @@ def test_live_output_follows_a_terminal_that_is_narrow(
 
 
 PROGRAM = """
-import sys, threading
+import signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background has it ignored
 from seedflow.metrics.console import Console
 console = Console(1000, title="run")
 console.write(500, {"episode/return": 3.0})
