@@ -14,7 +14,7 @@ def test_a_resumed_run_goes_on_from_its_counters(launch: Launcher, runtime: str)
     first = launch.train("train.total_agent_steps=600", *settings)
     assert first.end() == 0, first.err
     saved, reported = progress(run_dir), metrics(run_dir)
-    assert reported[-1]["loss/learning_rate"] < 0.002
+    assert reported[-1]["loss/learning_rate"] < 0.009
 
     refused = launch.train("train.total_agent_steps=600")
     assert refused.end() == 2
