@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in child processes
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# What a background job ignores, its children ignore, too; the tests and what they start shall hear it.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGTERM, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 import hypothesis
 import pytest
