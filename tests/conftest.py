@@ -9,15 +9,6 @@ from collections.abc import Generator, Iterator
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in child processes
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# What a background job ignores, its children ignore, too; the tests and what they start shall hear it.
-for number, handler in (
-    (signal.SIGINT, signal.default_int_handler),
-    (signal.SIGHUP, signal.SIG_DFL),
-    (signal.SIGTERM, signal.SIG_DFL),
-):
-    if signal.getsignal(number) is signal.SIG_IGN:
-        signal.signal(number, handler)
-
 import hypothesis
 import pytest
 
@@ -26,6 +17,15 @@ from tests.leaks import left_behind, take_stock
 # Speed is measured in benchmarks, not here: the machine may be slow or busy.
 hypothesis.settings.register_profile("seedflow", deadline=None)
 hypothesis.settings.load_profile("seedflow")
+
+# What a background job ignores, its children ignore, too; the tests and what they start shall hear it.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGTERM, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
