@@ -166,10 +166,14 @@ def _put_off(most: int = MOST_PUT_OFF) -> Iterator[list[int]]:
     handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
+        handler = handlers[signal.Signals(number)]
+        if isinstance(handler, Ending) and handler.unwinding:
+            handler(number, frame)  # raises nothing, and hears impatience
+            return
         received.append(number)
         if len(received) > most:
             received.clear()
-            handlers[signal.Signals(number)](number, frame)
+            handler(number, frame)
 
     if _in_main_thread():
         found = {number: signal.getsignal(number) for number in ENDING}

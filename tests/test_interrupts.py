@@ -48,7 +48,7 @@ def test_the_first_signal_is_raised_and_the_next_ones_are_not(number: signal.Sig
 def test_impatience_is_answered_and_heard_at_the_third_ctrl_c() -> None:
     script = """
 import signal
-from seedflow.interrupts import end_on_signals
+from seedflow.interrupts import end_on_signals, uninterrupted
 end_on_signals()
 try:
     signal.raise_signal(signal.SIGINT)
@@ -56,7 +56,8 @@ except KeyboardInterrupt:
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGINT)
     print("ending", flush=True)
-    signal.raise_signal(signal.SIGINT)
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
     print("not reached", flush=True)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

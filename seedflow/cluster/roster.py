@@ -109,6 +109,7 @@ class Roster:
         self._workers: tuple[WorkerInfo, ...] = ()
         self._placement: Placement | None = None
         self._deadline = now + config.cluster.worker_seconds
+        self._waiting = False
         self._commands: list[Submit | Cancel] = []
         self._learner = _Slot(RoleId("learner"), config.cluster.stop_seconds)
         actors = [RoleId("actor", index) for index in range(config.actor.count)]
@@ -224,6 +225,9 @@ class Roster:
                 seconds = self.config.cluster.worker_seconds
                 waited = f"{error} (waited {seconds:g} s, cluster.worker_seconds)"
                 self.stop(now, Failure(waited, placement=True))
+            elif not self._waiting:
+                self._waiting = True
+                self.notices.append(f"waiting for workers: {error}")
             return
         self.phase, self._deadline = "starting", now + self.config.cluster.learner_seconds
         self._submit(self._learner, self._placement.learner)

@@ -19,7 +19,6 @@ from tests.runs.rig import (
     progress,
     staged,
     steps,
-    until,
 )
 
 CTRL_C = pytest.param(signal.SIGINT, id="ctrl-c")
@@ -98,12 +97,11 @@ def test_while_a_scheduler_does_not_answer(
 @pytest.mark.slow
 @BOTH
 def test_while_no_worker_is_there(launch: Launcher, number: signal.Signals) -> None:
-    scheduler = launch(
-        sys.executable, "-m", "distributed.cli.dask_scheduler", "--port=0", "--scheduler-file=scheduler.json"
-    )
+    options = ["--port=0", "--no-dashboard", "--scheduler-file=scheduler.json"]
+    scheduler = launch(sys.executable, "-m", "distributed.cli.dask_scheduler", *options)
     scheduler.until(lambda: (launch.directory / "scheduler.json").exists(), "the scheduler")
     launched = launch.train("--scheduler-file", "scheduler.json")
-    until(lambda: "Receive client connection: seedflow" in scheduler.err, "the client")
+    launched.until(lambda: "waiting for workers" in launched.out, "the notice")
     end_by(launched, number)
     scheduler.send(signal.SIGTERM)
     scheduler.end()
@@ -175,7 +173,7 @@ def test_once_more_while_it_ends(launch: Launcher, number: signal.Signals) -> No
 
 @pytest.mark.slow
 def test_the_third_ctrl_c_ends_the_program_at_once_and_the_run_soon_after(launch: Launcher) -> None:
-    launched = launch.train(*staged(hang="actor-close"), ENDLESS, "actor.stop_seconds=100")
+    launched = launch.train(*staged(hang="actor-close"), ENDLESS, "actor.stop_seconds=1000")
     launched.until(lambda: steps(launch.directory / "run") > 100, "training")
     launched.interrupt()
     launched.until(lambda: launched.marked("actor-close"), "the closing of the environments")
