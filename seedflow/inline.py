@@ -166,6 +166,8 @@ class InlineRun:
                     while actor.step(0.0) is not None:
                         pass
                 except GroupFault as fault:
+                    if isinstance(fault.__cause__, KeyboardInterrupt):
+                        raise fault.__cause__ from None
                     raise EnvironmentFault(f"{fault}: {fault.__cause__!r}") from fault.__cause__
             while learner.inference.step(0.0):
                 pass
