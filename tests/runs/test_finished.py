@@ -80,6 +80,7 @@ def test_a_run_in_one_process_leaves_the_same_files(launch: Launcher) -> None:
     assert steps(run_dir) >= 1000
     assert progress(run_dir)["agent_steps"] == steps(run_dir)
     assert {path.name for path in run_dir.iterdir()} == {
+        ".lock",
         "config.yaml",
         "metrics.jsonl",
         "tensorboard",

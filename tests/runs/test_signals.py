@@ -210,7 +210,7 @@ def test_twice_where_an_environment_of_the_only_process_hangs(launch: Launcher) 
     launched = launch.train("runtime=inline", *staged(hang="main-step3"))
     launched.until(lambda: launched.marked("main-step3"), "an environment that does not come back")
     launched.interrupt()
-    end_by(launched, signal.SIGINT)
+    end_by(launched, signal.SIGTERM)
     assert manifests(launch.directory / "run")
 
 
@@ -230,8 +230,8 @@ def test_while_a_checkpoint_is_evaluated(launch: Launcher, number: signal.Signal
 def test_while_environments_in_processes_of_their_own_are_evaluated(
     launch: Launcher, number: signal.Signals
 ) -> None:
-    arguments = ["env.id=run_envs:Forking-v0", "env.kwargs.pause=0.001", "train.total_agent_steps=50"]
-    trained = launch.train("runtime=inline", *arguments)
+    forking = ["env.id=run_envs:Forking-v0", "env.kwargs={pause: 0.001}"]
+    trained = launch.train("runtime=inline", *forking, "train.total_agent_steps=50")
     assert trained.end() == 0, trained.err
     launched = launch(str(PROGRAM), "eval", "run", "--episodes", "1000000")
     launched.until(lambda: launched.marked("main-step5"), "the evaluation")
