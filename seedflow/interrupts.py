@@ -77,11 +77,13 @@ class _Exit:
 def end_on_signals() -> Ending:
     """For the rest of the process: Ctrl-C, SIGTERM and SIGHUP raise `Signalled`, once.
 
-    A signal that is ignored, as under nohup, or that the program handles already, is left alone.
+    A signal that is ignored, as under nohup, or that the program handles already, is left alone. Children
+    that are forked, by an environment for example, leave Ctrl-C to this process and end by the others.
     """
     handler = Ending()
     for number in _unhandled():
         signal.signal(number, handler)
+    os.register_at_fork(after_in_child=_forked)
     return handler
 
 
@@ -187,6 +189,12 @@ def _put_off(most: int = MOST_PUT_OFF) -> Iterator[list[int]]:
             signal.signal(number, handler)
         for noted in received:
             signal.raise_signal(noted)
+
+
+def _forked() -> None:
+    for number in ENDING:
+        if isinstance(signal.getsignal(number), Ending):
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _unhandled() -> list[signal.Signals]:

@@ -65,6 +65,21 @@ except KeyboardInterrupt:
     assert done.stderr == "Ending in order; press Ctrl-C once more to end at once.\n"
 
 
+def test_forked_children_leave_ctrl_c_to_their_parent() -> None:
+    script = """
+import os, signal
+from seedflow.interrupts import end_on_signals
+end_on_signals()
+if os.fork() == 0:
+    print(*(signal.getsignal(number).name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+else:
+    os.wait()
+    print(callable(signal.getsignal(signal.SIGTERM)))
+"""
+    output = subprocess.check_output([sys.executable, "-c", script], text=True)
+    assert output == "SIG_IGN SIG_DFL SIG_DFL\nTrue\n"
+
+
 def test_nothing_is_raised_while_a_program_ends_anyway() -> None:
     with ending_on_signals():
         handler = signal.getsignal(signal.SIGTERM)

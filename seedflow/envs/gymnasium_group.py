@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
 from seedflow.envs.base import GroupEnv, Rows, write_first_flags
@@ -133,8 +134,15 @@ class GymnasiumGroup(GroupEnv):
         np.logical_or(rows["terminated"], rows["truncated"], out=self._ended)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
+        env = self._env.unwrapped
+        if isinstance(env, AsyncVectorEnv) and env._state is not AsyncState.DEFAULT:
+            # Interrupted in a step: its pipes hold parts of messages, for whose rest it would wait for ever.
+            env._state = AsyncState.DEFAULT
+            self._env.close(terminate=True)
+        else:
             self._env.close()
 
     def _reset_and_step(
