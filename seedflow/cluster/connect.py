@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -158,13 +158,26 @@ def _greet(address: str, security: Security, seconds: float) -> None:
     if address.startswith("inproc://"):
         return
 
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+
     async def greet() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.set_result((asyncio.get_running_loop(), task))
         arguments = security.get_connection_args("client")
         comm = await asyncio.wait_for(connect(address, timeout=seconds, **arguments), seconds)
         await comm.close()
 
     with ThreadPoolExecutor(1, thread_name_prefix="seedflow-greet") as pool:
-        pool.submit(asyncio.run, greet()).result()
+        greeting = pool.submit(asyncio.run, greet())
+        try:
+            greeting.result()
+        except (KeyboardInterrupt, SystemExit):
+            # The thread ends before the block does, and need not wait for an answer.
+            loop, task = running.result()
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 @contextlib.contextmanager

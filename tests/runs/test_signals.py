@@ -88,7 +88,7 @@ def test_while_the_local_cluster_starts(launch: Launcher, number: signal.Signals
 def test_while_a_scheduler_does_not_answer(
     launch: Launcher, silent_scheduler: str, number: signal.Signals
 ) -> None:
-    launched = launch.train("--scheduler", silent_scheduler)
+    launched = launch.train("--scheduler", silent_scheduler, "cluster.connect_seconds=1000")
     launched.until(lambda: (launch.directory / "run" / "config.yaml").exists(), "the run directory")
     launched.until(lambda: launched.connected_to(silent_scheduler), "the connection")
     end_by(launched, number)
