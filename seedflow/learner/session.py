@@ -184,6 +184,8 @@ def _report(
             learner.report(f"the gateway ended with code {gateway.poll()}; starting it again")
             gateway.restart()
         if time.monotonic() >= report_at:
+            for loop, seconds in loops.cpu_seconds.items():
+                learner.metrics.set(f"cpu/{loop}_seconds", seconds)
             _publish(learner, sinks, channel)
             report_at += learner.config.metrics.every_seconds
 

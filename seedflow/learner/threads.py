@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -37,6 +38,8 @@ class LoopThreads:
         """Set when the loops are about to end: all steps taken, a failure, or `stop`."""
         self.trained = False
         """Whether the training loop has ended without a failure, so that its state can be saved."""
+        self.cpu_seconds = {"inference": 0.0, "prefetch": 0.0, "training": 0.0}
+        """CPU time that each loop's thread has taken; threads that torch adds to it are not counted."""
         self._failure: BaseException | None = None
         self._threads = [
             threading.Thread(
@@ -93,12 +96,14 @@ class LoopThreads:
         inference = self._learner.inference
         while not self._stop.is_set():
             inference.step(LOOK_UP_SECONDS)
+            self.cpu_seconds["inference"] = time.thread_time()
 
     def _prefetch(self) -> None:
         prefetch = self._learner.prefetch
         while not self._stop.is_set():
             if not prefetch.step():
                 prefetch.wait(LOOK_UP_SECONDS)
+            self.cpu_seconds["prefetch"] = time.thread_time()
 
     def _training(self) -> None:
         training = self._learner.training
@@ -107,6 +112,7 @@ class LoopThreads:
                 self._learner.save_if_due()
             else:
                 training.wait(LOOK_UP_SECONDS)
+            self.cpu_seconds["training"] = time.thread_time()
             if self._learner.done:
                 self.stop()
         self.trained = True
