@@ -70,7 +70,12 @@ def run(start: dict[str, Any]) -> None:
         HEARTBEAT_SECONDS,
     )
     stopped = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stopped.set()), daemon=True).start()
+
+    def watch() -> None:
+        sys.stdin.read()
+        stopped.set()
+
+    threading.Thread(target=watch, daemon=True).start()
     with connection, ActorLoop(connection, [CopyGroup(spec, envs) for _ in range(groups)]) as loop:
         while not stopped.is_set():
             loop.step(1.0)

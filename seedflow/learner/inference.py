@@ -25,12 +25,15 @@ from seedflow.config import Config
 from seedflow.learner.batcher import Batcher, PendingGroup
 from seedflow.learner.evaluation import EvaluationRounds
 from seedflow.learner.progress import Progress
-from seedflow.learner.staging import Staging
+from seedflow.learner.staging import Group, Staging
 from seedflow.learner.weights import PublishedWeights
 from seedflow.metrics import Metrics
 from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
+from seedflow.rollout.state_table import zeros
+from seedflow.rollout.storage import VERSION
 from seedflow.rpc.leases import Lease
+from seedflow.rpc.slab import REPLY_SCALARS
 from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
 
 
@@ -80,11 +83,20 @@ class InferenceLoop:
         self._group_rows, self._block_rows = slab.layout.envs, slab.layout.rows
         rows = slab.blocks * self._block_rows
         self._staging = Staging(slab, settings.max_batch, storage.device)
+        self._output = {
+            spec.name: zeros(spec, (settings.max_batch,), storage.device)
+            for spec in (*REPLY_SCALARS, VERSION, *acting.record_specs)
+        }
+        self._write_inputs = storage.writer(self._staging.recorded)
+        self._write_outputs = storage.writer(self._output)
+        self._batch_rows = np.arange(settings.max_batch)
         self._episodes = EpisodeStatistics(rows)
         self._evaluation = EvaluationRounds(config.eval.every, config.eval.episodes, rows)
         self._greedy_evaluation = config.eval.deterministic
         self._held: list[PendingGroup] = []  # evaluation groups between two rounds
+        self._evaluates = config.eval.every > 0
         self._leases: dict[int, Lease] = {}
+        self._rows_of: dict[tuple[int, int], NDArray[np.int64]] = {}  # by lease id and group
         self._starved_since: float | None = None
 
     def step(self, timeout: float) -> bool:
@@ -103,7 +115,8 @@ class InferenceLoop:
                 case FaultReported(lease, text):
                     self._report(f"{lease.role} actor {lease.index}: {text}")
         self._pool.put_back(self._freed.take(self._freed.capacity))
-        self._open_evaluation()
+        if self._evaluates:
+            self._open_evaluation()
         now = time.monotonic()
         groups = self._batcher.take(now, self._fits())
         self._note_starvation(now, starved=not groups and self._batcher.due_in(now) == 0.0)
@@ -125,6 +138,9 @@ class InferenceLoop:
 
     def _opened(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
+        for group in range(lease.groups):
+            start = lease.block * self._block_rows + group * self._group_rows
+            self._rows_of[lease.id, group] = np.arange(start, start + lease.envs)
         self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) joined")
 
     def _closed(self, lease: Lease, reason: str) -> None:
@@ -132,19 +148,15 @@ class InferenceLoop:
             return
         self._batcher.drop(lease)
         self._held = [p for p in self._held if p.lease.id != lease.id]
-        rows = np.concatenate([self._rows(lease, group) for group in range(lease.groups)])
+        rows = np.concatenate([self._rows_of.pop((lease.id, group)) for group in range(lease.groups)])
         self._pool.drop(rows)
         self._episodes.drop(rows)
         self._evaluation.forget(rows)
         self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) left: {reason}")
 
-    def _rows(self, lease: Lease, group: int) -> NDArray[np.int64]:
-        start = lease.block * self._block_rows + group * self._group_rows
-        return np.arange(start, start + lease.envs)
-
     def _open_evaluation(self) -> None:
         leases = [lease for lease in self._leases.values() if lease.role == "eval"]
-        groups = [self._rows(lease, group) for lease in leases for group in range(lease.groups)]
+        groups = [self._rows_of[lease.id, group] for lease in leases for group in range(lease.groups)]
         rows = np.concatenate(groups) if groups else np.zeros(0, np.int64)
         progress = self._progress
         progress.next_evaluation = self._evaluation.open_if_due(
@@ -162,7 +174,7 @@ class InferenceLoop:
             nonlocal free
             if pending.lease.role == "eval":
                 return True
-            needed = self._pool.needed(self._rows(pending.lease, pending.group))
+            needed = self._pool.needed(self._rows_of[pending.lease.id, pending.group])
             if needed > free:
                 return False
             free -= needed
@@ -177,41 +189,48 @@ class InferenceLoop:
 
     @torch.inference_mode()
     def _serve(self, groups: list[PendingGroup]) -> None:
-        staged = self._staging.load([(p.lease.block, p.group, p.lease.envs) for p in groups])
-        row_index = np.concatenate([self._rows(p.lease, p.group) for p in groups])
-        training = np.repeat([p.lease.role == "train" for p in groups], [p.lease.envs for p in groups])
+        places = [(p.lease.block, p.group, p.lease.envs) for p in groups]
+        staged = self._staging.load(places)
+        row_index = np.concatenate([self._rows_of[p.lease.id, p.group] for p in groups])
         rows = torch.from_numpy(row_index).to(self._storage.device)
         state = self._states.gather(rows, staged.tensors["first"])
 
-        everyone = bool(training.all())
-        train_rows = row_index if everyone else row_index[training]
-        chosen = None if everyone else torch.from_numpy(np.flatnonzero(training)).to(self._storage.device)
+        evaluating = self._evaluating(groups)
+        chosen, train_rows = self._batch_rows[: len(row_index)], row_index
+        if evaluating is not None:
+            chosen = np.flatnonzero(~evaluating)
+            train_rows = row_index[chosen]
         placement = self._pool.place(train_rows)
-        kept = state if chosen is None else tuple(table[chosen] for table in state)
-        self._storage.begin(placement, kept)
-        self._storage.write(placement, staged.recorded, chosen)
+        self._storage.begin(placement, state, chosen)
+        self._write_inputs(placement, chosen)
 
         network, version = self._weights.pin()
         greedy = None
-        if not everyone and self._greedy_evaluation:
-            greedy = torch.from_numpy(~training).to(self._storage.device)
+        if evaluating is not None and self._greedy_evaluation:
+            greedy = torch.from_numpy(evaluating).to(self._storage.device)
         inputs = ActingInput(staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy)
         output = self._acting.act(network, inputs, state)
         self._states.scatter(rows, output.state)
-        versions = torch.full((len(row_index),), version, dtype=torch.int64, device=self._storage.device)
-        self._storage.write(
-            placement, {"action": output.action, "version": versions, **output.record}, chosen
-        )
+        self._output[VERSION.name].fill_(version)
+        for name, value in {"action": output.action, **output.record}.items():
+            self._output[name][: len(row_index)].copy_(value)
+        self._write_outputs(placement, chosen)
 
-        self._reply(groups, output.action)
+        self._reply(groups, places, output.action)
         completion = self._pool.advance(train_rows)
-        self._storage.carry(completion, kept)
+        self._storage.carry(completion, state, chosen)
         if len(completion.ready):
             self._unrolls.put(completion.ready.tolist())
-        self._count(row_index, training, staged.host)
+        self._count(row_index, evaluating, staged.host)
 
-    def _reply(self, groups: list[PendingGroup], action: Tensor) -> None:
-        self._staging.store_actions([(p.lease.block, p.group, p.lease.envs) for p in groups], action)
+    def _evaluating(self, groups: list[PendingGroup]) -> NDArray[np.bool_] | None:
+        """Which rows of a batch are evaluation environments; None if it has none."""
+        if not self._evaluates or all(p.lease.role == "train" for p in groups):
+            return None
+        return np.repeat([p.lease.role == "eval" for p in groups], [p.lease.envs for p in groups])
+
+    def _reply(self, groups: list[PendingGroup], places: list[Group], action: Tensor) -> None:
+        self._staging.store_actions(places, action)
         now = time.monotonic()
         for pending in groups:
             self._transport.reply(pending.lease.id, pending.group)
@@ -220,24 +239,31 @@ class InferenceLoop:
     def _count(
         self,
         rows: NDArray[np.int64],
-        training: NDArray[np.bool_],
+        evaluating: NDArray[np.bool_] | None,
         host: dict[str, NDArray[Any]],
     ) -> None:
+        self._metrics.observe("inference/batch_size", float(len(rows)))
         first, reward, frames = host["first"], host["reward"], host["frames"]
-        if not training.all():
-            self._evaluation.record(rows[~training], first[~training], reward[~training])
-            episodes = self._evaluation.result_if_complete()
-            if episodes:
-                mean = float(np.mean([episode.total for episode in episodes]))
-                self._metrics.observe("eval/return", mean)
-                self._metrics.observe("eval/length", float(np.mean([episode.length for episode in episodes])))
-                self._report(f"evaluation: mean return {mean:.2f} over {len(episodes)} episodes")
+        if evaluating is not None:
+            self._evaluation.record(rows[evaluating], first[evaluating], reward[evaluating])
+            self._report_evaluation()
+            training = ~evaluating
             rows, first = rows[training], first[training]
             reward, frames = reward[training], frames[training]
+        steps, simulated = self._episodes.steps, self._episodes.frames
         returns, lengths = self._episodes.update(rows, reward, first, frames)
-        self._progress.agent_steps += int(len(first) - first.sum())
-        self._progress.env_frames += int(frames.sum())
+        self._progress.agent_steps += self._episodes.steps - steps
+        self._progress.env_frames += self._episodes.frames - simulated
         self._metrics.add("episode/count", len(returns))
-        self._metrics.observe("episode/return", returns)
-        self._metrics.observe("episode/length", lengths)
-        self._metrics.observe("inference/batch_size", float(len(training)))
+        if len(returns):
+            self._metrics.observe("episode/return", returns)
+            self._metrics.observe("episode/length", lengths)
+
+    def _report_evaluation(self) -> None:
+        episodes = self._evaluation.result_if_complete()
+        if not episodes:
+            return
+        mean = float(np.mean([episode.total for episode in episodes]))
+        self._metrics.observe("eval/return", mean)
+        self._metrics.observe("eval/length", float(np.mean([episode.length for episode in episodes])))
+        self._report(f"evaluation: mean return {mean:.2f} over {len(episodes)} episodes")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from seedflow.algos import make_algorithm
@@ -24,6 +23,7 @@ from seedflow.learner.training import TrainingLoop
 from seedflow.learner.weights import PublishedWeights
 from seedflow.metrics import Metrics, Rate
 from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
+from seedflow.rollout.storage import VERSION
 from seedflow.rpc.slab import REPLY_SCALARS, REQUEST_SCALARS
 from seedflow.rpc.transport import LearnerTransport
 from seedflow.specs import ArraySpec, EnvSpec
@@ -204,8 +204,7 @@ class Learner:
 def recorded_fields(spec: EnvSpec, record: tuple[ArraySpec, ...]) -> tuple[ArraySpec, ...]:
     """The fields that an unroll keeps per index, in order."""
     inputs = [field for field in REQUEST_SCALARS if field.name != "frames"]
-    version = ArraySpec("version", (), np.dtype(np.int64))
-    return (*spec.observation, *inputs, *REPLY_SCALARS, version, *record)
+    return (*spec.observation, *inputs, *REPLY_SCALARS, VERSION, *record)
 
 
 def check_weights(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> None:

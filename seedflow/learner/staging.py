@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from seedflow.kernels.items import ItemCopier
 from seedflow.rpc.slab import Slab
 
 Group = tuple[int, int, int]
@@ -18,12 +20,12 @@ Group = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class StagedRows:
-    """One inference batch of n rows.
+    """One inference batch of n rows. The next `Staging.load` overwrites it.
 
     Attributes
     ----------
     host
-        Every field of the rows, numpy ``[n, ...]``; overwritten by the next `Staging.load`.
+        Every field of the rows, numpy ``[n, ...]``.
     tensors
         The same on the learner's device.
     observation
@@ -34,14 +36,9 @@ class StagedRows:
     tensors: dict[str, Tensor]
     observation: tuple[Tensor, ...]
 
-    @property
-    def recorded(self) -> dict[str, Tensor]:
-        """What an unroll keeps of them."""
-        return {name: value for name, value in self.tensors.items() if name != "frames"}
-
 
 class Staging:
-    """Preallocated host memory for one batch.
+    """Preallocated memory for one batch, on the host and on the learner's device.
 
     Parameters
     ----------
@@ -51,6 +48,11 @@ class Staging:
         Rows at most.
     device
         The learner's.
+
+    Attributes
+    ----------
+    recorded
+        The arrays ``[max_batch, ...]`` on the device that hold what an unroll keeps of the rows.
     """
 
     def __init__(self, slab: Slab, max_batch: int, device: torch.device) -> None:
@@ -61,18 +63,27 @@ class Staging:
             name: np.zeros((max_batch, *field.shape[1:]), field.dtype)
             for name, field in slab.layout.request_fields.items()
         }
+        hosts = {name: torch.from_numpy(array) for name, array in self._host.items()}
+        self._tensors = hosts if device.type == "cpu" else {k: v.to(device) for k, v in hosts.items()}
+        self.recorded = {name: value for name, value in self._tensors.items() if name != "frames"}
+        shared = [torch.from_numpy(slab.fields[name]) for name in self._host]
+        self._copier = ItemCopier(list(hosts.values()), shared, axes=(1, 2))
+        self._batch_rows, self._block_rows = np.arange(max_batch), np.arange(slab.layout.rows)
+        self._first_rows = cache(self._first_rows_of)
 
     def load(self, groups: list[Group]) -> StagedRows:
         """Copy the rows of `groups`, one group after the other."""
-        total = 0
-        for block, group, envs in groups:
-            start = group * self._envs
-            for name, host in self._host.items():
-                host[total : total + envs] = self._slab.fields[name][block, start : start + envs]
-            total += envs
-        rows = {name: array[:total] for name, array in self._host.items()}
-        tensors = {name: torch.from_numpy(array).to(self._device) for name, array in rows.items()}
-        return StagedRows(rows, tensors, tuple(tensors[name] for name in self._leaves))
+        sizes = [envs for _, _, envs in groups]
+        blocks = np.repeat([block for block, _, _ in groups], sizes)
+        starts = [(group * self._envs, envs) for _, group, envs in groups]
+        rows = np.concatenate([self._block_rows[start : start + envs] for start, envs in starts])
+        total = len(blocks)
+        self._copier((self._batch_rows[:total],), (blocks, rows))
+        staged = self._first_rows(total)
+        if self._device.type != "cpu":
+            for name, value in staged.tensors.items():
+                value.copy_(torch.from_numpy(staged.host[name]))
+        return staged
 
     def store_actions(self, groups: list[Group], action: Tensor) -> None:
         """Write ``action [n]`` into the rows of `groups`."""
@@ -82,3 +93,11 @@ class Staging:
             start = group * self._envs
             self._slab.fields["action"][block, start : start + envs] = actions[total : total + envs]
             total += envs
+
+    def _first_rows_of(self, total: int) -> StagedRows:
+        tensors = {name: value[:total] for name, value in self._tensors.items()}
+        return StagedRows(
+            {name: array[:total] for name, array in self._host.items()},
+            tensors,
+            tuple(tensors[name] for name in self._leaves),
+        )

@@ -7,14 +7,15 @@ decides; it touches no array of the unrolls themselves.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seedflow.errors import SeedflowError
+from seedflow.kernels.jit import cpu_kernel
 
 
 @dataclass(frozen=True)
@@ -71,19 +72,21 @@ class SlotPool:
 
     def __init__(self, envs: int, slots: int, unroll: int) -> None:
         self.unroll = unroll
-        self._free = deque(range(slots))
+        self._free = np.arange(slots)  # a ring
+        self._ring = np.array([0, slots])  # its head, and how many it holds
         self._slot = np.full(envs, -1, np.int64)
         self._time = np.zeros(envs, np.int64)
+        self._seen = np.zeros(envs, np.int64)  # the last batch that named an env
+        self._batch = 0
 
     @property
     def free(self) -> int:
         """Slots that nobody holds."""
-        return len(self._free)
+        return int(self._ring[1])
 
     def needed(self, envs: NDArray[np.int64]) -> int:
         """Free slots that one more index of each of `envs` takes."""
-        slots = self._slot[envs]
-        return int(np.count_nonzero(slots < 0) + np.count_nonzero(self._time[envs] == self.unroll))
+        return _needed(self._slot, self._time, self.unroll, envs)
 
     def place(self, envs: NDArray[np.int64]) -> Placement:
         """Say where the next index of each env goes.
@@ -93,37 +96,95 @@ class SlotPool:
         SeedflowError
             For an env named twice, or with fewer free slots than `needed`; nothing is changed then.
         """
-        if len(np.unique(envs)) != len(envs):
+        self._batch += 1
+        if not _all_new(self._seen, self._batch, envs):
             values, counts = np.unique(envs, return_counts=True)
             raise SeedflowError(f"environment rows {values[counts > 1].tolist()} appear twice in one batch")
         if self.needed(envs) > self.free:
             raise SeedflowError(f"{self.needed(envs)} unroll slots are needed and {self.free} are free")
-        for env in envs[self._slot[envs] < 0].tolist():
-            self._slot[env] = self._free.popleft()
-            self._time[env] = 0
-        times = self._time[envs]
-        return Placement(self._slot[envs], times, times == 0)
+        return Placement(*_place(self._slot, self._time, self._free, self._ring, envs))
 
     def advance(self, envs: NDArray[np.int64]) -> Completion:
         """Count the index that `place` placed as written; hand out the slots that are full."""
-        times = self._time[envs]
-        rows = np.flatnonzero(times == self.unroll)
-        self._time[envs] = times + 1
-        full = envs[rows]
-        ready = self._slot[full]
-        following = np.array([self._free.popleft() for _ in range(len(full))], np.int64)
-        self._slot[full] = following
-        self._time[full] = 1
-        return Completion(rows, ready, following)
+        return Completion(*_advance(self._slot, self._time, self._free, self._ring, self.unroll, envs))
 
     def drop(self, envs: NDArray[np.int64]) -> int:
         """Give up the partial unrolls of `envs`; returns how many there were."""
         held = envs[self._slot[envs] >= 0]
-        self._free.extend(self._slot[held].tolist())
+        self.put_back(self._slot[held].tolist())
         self._slot[held] = -1
         self._time[held] = 0
         return len(held)
 
     def put_back(self, slots: Iterable[int]) -> None:
         """Take back ready slots whose contents were copied."""
-        self._free.extend(slots)
+        returned = np.fromiter(slots, np.int64)
+        if len(returned):
+            _put_back(self._free, self._ring, returned)
+
+
+# What follows is compiled by Numba: a batch of environments a call.
+
+
+@cpu_kernel
+def _needed(slot: Any, time: Any, unroll: int, envs: Any) -> int:
+    count = 0
+    for env in envs:
+        if slot[env] < 0 or time[env] == unroll:
+            count += 1
+    return count
+
+
+@cpu_kernel
+def _all_new(seen: Any, batch: int, envs: Any) -> bool:
+    for env in envs:
+        if seen[env] == batch:
+            return False
+        seen[env] = batch
+    return True
+
+
+@cpu_kernel
+def _take_free(free: Any, ring: Any) -> Any:
+    slot = free[ring[0]]
+    ring[0] = (ring[0] + 1) % free.shape[0]
+    ring[1] -= 1
+    return slot
+
+
+@cpu_kernel
+def _place(slot: Any, time: Any, free: Any, ring: Any, envs: Any) -> Any:
+    slots, times = np.empty(len(envs), np.int64), np.empty(len(envs), np.int64)
+    begins = np.empty(len(envs), np.bool_)
+    for i in range(len(envs)):
+        env = envs[i]
+        if slot[env] < 0:
+            slot[env] = _take_free(free, ring)
+            time[env] = 0
+        slots[i], times[i] = slot[env], time[env]
+        begins[i] = times[i] == 0
+    return slots, times, begins
+
+
+@cpu_kernel
+def _advance(slot: Any, time: Any, free: Any, ring: Any, unroll: int, envs: Any) -> Any:
+    rows = np.empty(len(envs), np.int64)
+    ready, following = np.empty(len(envs), np.int64), np.empty(len(envs), np.int64)
+    count = 0
+    for i in range(len(envs)):
+        env = envs[i]
+        time[env] += 1
+        if time[env] <= unroll:
+            continue
+        rows[count], ready[count] = i, slot[env]
+        following[count] = slot[env] = _take_free(free, ring)
+        time[env] = 1
+        count += 1
+    return rows[:count], ready[:count], following[:count]
+
+
+@cpu_kernel
+def _put_back(free: Any, ring: Any, slots: Any) -> None:
+    for slot in slots:
+        free[(ring[0] + ring[1]) % free.shape[0]] = slot
+        ring[1] += 1
