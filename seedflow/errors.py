@@ -10,6 +10,8 @@
     │   ├── RegistrationRefused   the learner said no; `retryable` tells whether to try again
     │   └── ConnectionLost        the other side went away
     ├── CheckpointError      a checkpoint is missing, damaged or of a newer version
+    ├── DamagedChunk         an encoded array of the replay is not what was stored
+    ├── ReplayFull           the replay's memory limit is too small for what arrives
     ├── PlacementError       a role cannot be placed on the Dask cluster
     ├── RunFailed            a role failed in a way that a restart cannot cure
     └── RunSuspended         a run stopped early, with a checkpoint from which it can go on
@@ -58,6 +60,14 @@ class ConnectionLost(TransportError):
 
 class CheckpointError(SeedflowError):
     """A checkpoint is missing, damaged or of a version this release does not read."""
+
+
+class DamagedChunk(SeedflowError):
+    """An encoded array of the replay has a wrong checksum, size or frame."""
+
+
+class ReplayFull(SeedflowError):
+    """The data that arrives does not compress enough for the replay's memory limit."""
 
 
 class PlacementError(SeedflowError):
