@@ -51,19 +51,23 @@ def decode_into(data: bytes, out: NDArray[np.generic], compress: bool) -> None:
         When checksum, frame or size is not what it must be. No memory is taken for it, whatever size the
         data claims to have; `out` may have been written to.
     """
+    decode_bytes(data, _flat(out).data, compress)
+
+
+def decode_bytes(data: bytes, out: memoryview, compress: bool) -> None:
+    """Decode into plain bytes (a view of format ``B``), as `decode_into` does."""
     checked(data)
-    raw = _flat(out)
     if not compress:
-        if len(data) != raw.nbytes + CHECKSUM_BYTES:
-            raise DamagedChunk(f"a raw array has {len(data) - CHECKSUM_BYTES} bytes instead of {raw.nbytes}")
-        raw.data[:] = memoryview(data)[:-CHECKSUM_BYTES]
+        if len(data) != len(out) + CHECKSUM_BYTES:
+            raise DamagedChunk(f"a raw array has {len(data) - CHECKSUM_BYTES} bytes instead of {len(out)}")
+        out[:] = memoryview(data)[:-CHECKSUM_BYTES]
         return
     size = content_size(data)
-    if size != raw.nbytes:
-        raise DamagedChunk(f"a zstd frame declares a content of {size} bytes instead of {raw.nbytes}")
+    if size != len(out):
+        raise DamagedChunk(f"a zstd frame declares a content of {size} bytes instead of {len(out)}")
     if size:
         try:
-            zstd.decompress(memoryview(data)[:-CHECKSUM_BYTES], raw)
+            zstd.decompress(memoryview(data)[:-CHECKSUM_BYTES], out)
         except (RuntimeError, ValueError) as error:
             raise DamagedChunk(f"a zstd frame cannot be decompressed: {error}") from error
 

@@ -67,7 +67,7 @@ class ReplaySpec:
             if value % self.chunk:
                 raise ConfigError(
                     f"replay.{name} = {value} is not a multiple of replay.chunk = {self.chunk}: sequences "
-                    f"begin and end with chunks; choose a chunk that divides burn_in, unroll and period"
+                    "begin and end with chunks; choose a chunk that divides burn_in, unroll and period"
                 )
         names = [array.name for array in self.arrays]
         if len(set(names)) != len(names) or not self.fields:

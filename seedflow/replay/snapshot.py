@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,62 @@ class Snapshot:
     chunks: tuple[Chunk, ...]
     sequences: Sequences
     state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """`Snapshot.state` as a value.
+
+    Attributes
+    ----------
+    next_chunk, next_lane, next_sequence
+        Numbers that were not used yet.
+    counters
+        What happened so far, see `Replay.metrics`.
+    largest_priority
+        Of all sequences so far.
+    limiter, random
+        States of the limiter and of the random generator.
+    """
+
+    next_chunk: int
+    next_lane: int
+    next_sequence: int
+    counters: dict[str, int]
+    largest_priority: float
+    limiter: dict[str, Any]
+    random: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, untrusted: Any) -> ReplayState:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        CheckpointError
+            When it is anything else.
+        """
+        try:
+            chunk, lane, sequence = (
+                _count(untrusted[f"next_{name}"]) for name in ("chunk", "lane", "sequence")
+            )
+            counters = {str(name): _count(value) for name, value in untrusted["counters"].items()}
+            largest = float(untrusted["largest_priority"])
+            limiter, random = dict(untrusted["limiter"]), dict(untrusted["random"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CheckpointError(f"this is no state of a replay: {error!r}") from error
+        if not 0.0 <= largest < np.inf:
+            raise CheckpointError(f"the replay's largest priority is {largest}: expected a finite number")
+        return cls(chunk, lane, sequence, counters, largest, limiter, random)
+
+
+def _count(untrusted: Any) -> int:
+    if type(untrusted) is not int or not 0 <= untrusted < 2**62:
+        raise ValueError(f"{untrusted!r} is no count")
+    return untrusted
 
 
 def chains(spec: ReplaySpec, chunks: Iterable[Chunk], sequences: Sequences) -> list[tuple[Chunk, ...] | None]:
