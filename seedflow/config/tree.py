@@ -226,7 +226,7 @@ class CheckpointConfig(Section):
     """Run checkpoints."""
 
     every_seconds: PositiveFloat = Field(60.0, description="pause between two; one more at the end")
-    keep: PositiveInt = Field(3, description="generations kept")
+    keep: int = Field(3, ge=2, description="generations kept: one to go back to besides the newest")
 
 
 class MetricsConfig(Section):
