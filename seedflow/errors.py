@@ -9,7 +9,11 @@
     ├── TransportError       the connection between an actor and its learner
     │   ├── RegistrationRefused   the learner said no; `retryable` tells whether to try again
     │   └── ConnectionLost        the other side went away
-    ├── CheckpointError      a checkpoint is missing, damaged or of a newer version
+    ├── CheckpointError      a checkpoint is missing, damaged or of a newer version, or cannot be written
+    │   ├── CheckpointDamaged     part of one is missing or not what was written; an older one may do
+    │   └── CheckpointConflict    another process writes checkpoints in the same place
+    ├── DamagedChunk         an encoded array of the replay is not what was stored
+    ├── ReplayFull           the replay's memory limit is too small for what arrives
     ├── PlacementError       a role cannot be placed on the Dask cluster
     ├── RunFailed            a role failed in a way that a restart cannot cure
     └── RunSuspended         a run stopped early, with a checkpoint from which it can go on
@@ -57,7 +61,23 @@ class ConnectionLost(TransportError):
 
 
 class CheckpointError(SeedflowError):
-    """A checkpoint is missing, damaged or of a version this release does not read."""
+    """A checkpoint is missing, damaged or of a version this release does not read, or cannot be written."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """Something in a checkpoint is missing or is not what was written; an older one may be whole."""
+
+
+class CheckpointConflict(CheckpointError):
+    """Another process writes checkpoints in the same place."""
+
+
+class DamagedChunk(SeedflowError):
+    """An encoded array of the replay has a wrong checksum, size or frame."""
+
+
+class ReplayFull(SeedflowError):
+    """The data that arrives does not compress enough for the replay's memory limit."""
 
 
 class PlacementError(SeedflowError):

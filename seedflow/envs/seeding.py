@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-ROLES = {"actor": 0, "eval": 1, "weights": 2, "sampling": 3, "evaluate": 4}
+ROLES = {"actor": 0, "eval": 1, "weights": 2, "sampling": 3, "evaluate": 4, "replay": 5}
 """Number of each role in a spawn key. Never renumber: runs would no longer repeat."""
 
 
@@ -28,8 +28,8 @@ def env_seed(run_seed: int, role: str, env_id: int, incarnation: int) -> np.rand
     run_seed
         The run's ``seed`` setting.
     role
-        ``"actor"``, ``"eval"`` (during training), ``"evaluate"`` (of a finished run), ``"weights"`` or
-        ``"sampling"``.
+        ``"actor"``, ``"eval"`` (during training), ``"evaluate"`` (of a finished run), ``"weights"``,
+        ``"sampling"`` or ``"replay"``.
     env_id
         Index of the environment within its role (0 where there is only one stream).
     incarnation

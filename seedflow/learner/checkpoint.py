@@ -1,24 +1,19 @@
-"""Run checkpoints: numbered generations, each complete or invisible.
+"""Run checkpoints: what the learner saves, as parts of numbered generations.
 
-A generation is a file of tensors (safetensors) and a manifest (JSON) that names its size, its hash and
-the run's counters. ``manifests/<generation>.json`` is the one commit point: it is written last, under a
-temporary name, and renamed; everything before it is fsynced. A crash at any point leaves the newest
-committed generation readable. A checkpoint is untrusted input: nothing in it is unpickled, and no path
-in it is followed (file names follow from the generation's number).
+Tensors are one safetensors file, the part ``tensors``; counters are the generation's JSON. How a generation
+is committed, found and checked is `seedflow.checkpoints`. A checkpoint is untrusted input: nothing in it is
+unpickled.
 
 ::
 
     checkpoints/
-      tensors/00000012.safetensors
+      tensors/00000012-4f0a….safetensors
       manifests/00000012.json
+      writer.json
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +22,35 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from seedflow.errors import CheckpointError
+from seedflow.checkpoints import Draft, Generations, Manifest, Part, Store, WriterLock, open_store
+from seedflow.errors import CheckpointDamaged
 
-FORMAT_VERSION = 1
-_NAME = re.compile(r"(\d{8})\.json")
+TENSORS = "tensors"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One loaded generation: named tensors (on the CPU) and JSON state."""
+    """One loaded generation: named tensors (on the CPU) and JSON state.
 
-    generation: int
+    Attributes
+    ----------
+    manifest
+        What else belongs to the generation.
+    skipped
+        Why newer generations could not be used, newest first.
+    """
+
+    manifest: Manifest
     tensors: dict[str, Tensor]
-    state: dict[str, Any]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def generation(self) -> int:
+        return self.manifest.generation
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self.manifest.state
 
     def section(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with ``prefix/``, without it."""
@@ -59,93 +70,99 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: Path, keep: int = 3) -> None:
-        self.directory, self._keep = directory, keep
+        self._generations = Generations(open_store(directory), keep)
+        self._lock = WriterLock(self._generations.store)
+
+    def lock(self) -> str | None:
+        """Keep other writers out, until `unlock` or the end of the process.
+
+        Returns
+        -------
+        str or None
+            Who held the lock before and has died without letting go of it.
+
+        Raises
+        ------
+        CheckpointConflict
+            When another process holds it.
+        """
+        self._lock.acquire()
+        return self._lock.succeeds
+
+    def unlock(self) -> None:
+        """Let other writers in again; may be called twice."""
+        self._lock.release()
 
     def generations(self) -> list[int]:
         """Committed generations, oldest first."""
-        manifests = self.directory / "manifests"
-        if not manifests.is_dir():
-            return []
-        found = (_NAME.fullmatch(entry.name) for entry in manifests.iterdir())
-        return sorted(int(match[1]) for match in found if match)
+        return self._generations.numbers()
 
     def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> int:
-        """Commit the next generation; returns its number when it is on disk."""
-        kept = self.generations()
-        generation = kept[-1] + 1 if kept else 1
-        data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
-        manifest = {
-            "version": FORMAT_VERSION,
-            "generation": generation,
-            "tensors": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
-            "state": state,
-        }
-        for part in ("tensors", "manifests"):
-            (self.directory / part).mkdir(parents=True, exist_ok=True)
-        _write(self._tensors_path(generation), data)
-        _write(self._manifest_path(generation), json.dumps(manifest, indent=1).encode())
-        for old in [*kept, generation][: -self._keep]:
-            self._manifest_path(old).unlink(missing_ok=True)
-            self._tensors_path(old).unlink(missing_ok=True)
-        return generation
+        """Commit the next generation; returns its number when it is on disk.
+
+        Raises
+        ------
+        CheckpointConflict
+            When another process has saved to the same place.
+        CheckpointError
+            When it cannot be written; what was saved before is untouched.
+        """
+        with self._generations.draft() as draft:
+            draft.add(TENSORS, tensors_part(draft, tensors))
+            return draft.commit(state)
 
     def load(self, generation: int | None = None) -> Checkpoint:
         """Load a generation, by default the newest.
 
         Raises
         ------
+        CheckpointDamaged
+            When it is damaged; the message names a generation to go back to.
         CheckpointError
-            When there is none, when it is damaged (the message names a generation to go back to), or
-            when it was written by a newer release.
+            When there is none, or when it was written by a newer release.
         """
-        known = self.generations()
-        if not known:
-            raise CheckpointError(f"{self.directory} holds no checkpoint; has this run saved one yet?")
-        if generation is None:
-            generation = known[-1]
-        elif generation not in known:
-            raise CheckpointError(f"{self.directory} has no generation {generation}; it has {known}")
-        path = self._manifest_path(generation)
-        older = [g for g in known if g < generation]
-        advice = f"go back to generation {older[-1]} by removing {path}" if older else "it is the only one"
-        try:
-            manifest = json.loads(path.read_bytes())
-            version = manifest["version"]
-            if isinstance(version, int) and version > FORMAT_VERSION:
-                raise CheckpointError(
-                    f"{path} has format version {version}, this release reads up to {FORMAT_VERSION}; "
-                    "upgrade seedflow"
-                )
-            size, digest = int(manifest["tensors"]["bytes"]), str(manifest["tensors"]["sha256"])
-            state = dict(manifest["state"])
-            file = self._tensors_path(generation)
-            if file.stat().st_size != size:
-                raise CheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}; {advice}")
-            data = file.read_bytes()
-            if hashlib.sha256(data).hexdigest() != digest:
-                raise CheckpointError(f"{file} is damaged (its hash differs from the manifest's); {advice}")
-            tensors = safetensors.torch.load(data)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CheckpointError(f"{path} cannot be read ({error!r}); {advice}") from error
-        return Checkpoint(generation, tensors, state)
+        return self._load(generation, fall_back=False)
 
-    def _tensors_path(self, generation: int) -> Path:
-        return self.directory / "tensors" / f"{generation:08d}.safetensors"
+    def restore(self) -> Checkpoint:
+        """Load the newest generation that is whole, to go on from it.
 
-    def _manifest_path(self, generation: int) -> Path:
-        return self.directory / "manifests" / f"{generation:08d}.json"
+        Raises
+        ------
+        CheckpointError
+            When there is none.
+        """
+        checkpoint = self._load(None, fall_back=True)
+        self._generations.go_on_from(checkpoint.manifest)
+        return checkpoint
+
+    def _load(self, generation: int | None, fall_back: bool) -> Checkpoint:
+        store = self._generations.store
+        found = self._generations.restore(
+            lambda manifest: read_tensors(store, manifest), generation, fall_back=fall_back
+        )
+        return Checkpoint(found.manifest, found.value, found.skipped)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file so that it is either there in full, also after a power cut, or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
+def tensors_part(draft: Draft, tensors: dict[str, Tensor]) -> Part:
+    """Write tensors as a part of a generation."""
+    data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+    path = draft.unique_path(TENSORS, f"{draft.generation:08d}", ".safetensors")
+    return Part((draft.write(path, [data]),))
+
+
+def read_tensors(store: Store, manifest: Manifest) -> dict[str, Tensor]:
+    """Read the tensors of a generation.
+
+    Raises
+    ------
+    CheckpointDamaged
+        When they are missing or not what was written.
+    """
+    files = manifest.parts[TENSORS].files if TENSORS in manifest.parts else ()
+    if len(files) != 1:
+        raise CheckpointDamaged(f"generation {manifest.generation} in {store} has no file of tensors")
     try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        tensors: dict[str, Tensor] = safetensors.torch.load(files[0].read(store))
+    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise CheckpointDamaged(f"{store}/{files[0].path} holds no tensors ({error!r})") from error
+    return tensors

@@ -14,7 +14,7 @@ import torch
 
 from seedflow.algos import make_algorithm
 from seedflow.config import Config
-from seedflow.errors import CheckpointError
+from seedflow.errors import CheckpointConflict, CheckpointError
 from seedflow.learner.checkpoint import Checkpoint, CheckpointStore
 from seedflow.learner.inference import InferenceLoop
 from seedflow.learner.prefetch import PrefetchLoop
@@ -67,6 +67,9 @@ class Learner:
         self.algorithm = make_algorithm(config, spec)
         self._transport, self._spec = transport, spec
         self._store = CheckpointStore(run_dir / "checkpoints", config.checkpoint.keep)
+        predecessor = self._store.lock()
+        if predecessor is not None:
+            report(f"{predecessor} wrote checkpoints here before and has ended without a word")
         self._rates = [
             Rate("steps/agent", "rate/agent_steps_per_second"),
             Rate("steps/env_frames", "rate/env_frames_per_second"),
@@ -156,9 +159,24 @@ class Learner:
         return values
 
     def save_if_due(self) -> None:
-        """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one."""
-        if time.monotonic() - self._saved_at >= self.config.checkpoint.every_seconds:
+        """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one.
+
+        One that cannot be written, on a full disk, say, is reported and tried again after as long a pause.
+
+        Raises
+        ------
+        CheckpointConflict
+            When another process saves to the same place: the two runs must not both go on.
+        """
+        if time.monotonic() - self._saved_at < self.config.checkpoint.every_seconds:
+            return
+        try:
             self.save()
+        except CheckpointConflict:
+            raise
+        except CheckpointError as error:
+            self._saved_at = time.monotonic()
+            self.report(f"the run goes on without a new checkpoint: {error}")
 
     def save(self) -> int:
         """Save a checkpoint; called by whoever drives the training loop. Returns its generation."""
@@ -172,14 +190,16 @@ class Learner:
         return generation
 
     def restore(self) -> int:
-        """Go on from the newest checkpoint; returns its generation.
+        """Go on from the newest checkpoint that is whole; returns its generation.
 
         Raises
         ------
         CheckpointError
             When there is none, or when its tensors are not those of this config.
         """
-        checkpoint = self._store.load()
+        checkpoint = self._store.restore()
+        for reason in checkpoint.skipped:
+            self.report(f"skipped {reason}")
         learning = self.algorithm.learning
         check_weights(checkpoint, learning.network.state_dict())
         with torch.no_grad():
@@ -196,7 +216,8 @@ class Learner:
         return checkpoint.generation
 
     def close(self) -> None:
-        """Release the rings; the loops have ended before."""
+        """Release the rings and the checkpoints; the loops have ended before."""
+        self._store.unlock()
         for ring in (self._unrolls, self._freed, self._filled, self._empty):
             ring.close()
 

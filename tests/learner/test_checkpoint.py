@@ -1,13 +1,14 @@
 """Checkpoints: committed as a whole, checked on load, never trusted."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from seedflow.errors import CheckpointError
+from seedflow.checkpoints.manifest import seal
+from seedflow.checkpoints.syscalls import Syscalls
+from seedflow.errors import CheckpointConflict, CheckpointError
 from seedflow.learner.checkpoint import CheckpointStore
 
 TENSORS = {"weights/a": torch.arange(6.0).view(2, 3), "learning/step": torch.tensor(7)}
@@ -38,7 +39,7 @@ def test_the_newest_generations_are_kept(tmp_path: Path) -> None:
     assert len(list((tmp_path / "checkpoints" / "tensors").iterdir())) == 3
 
 
-@pytest.mark.parametrize("crash_at", range(8))
+@pytest.mark.parametrize("crash_at", range(14))
 def test_a_crash_while_saving_leaves_the_last_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int
 ) -> None:
@@ -57,12 +58,15 @@ def test_a_crash_while_saving_leaves_the_last_generation(
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("fsync", "replace", "unlink"):
-            patch.setattr(os, name, crashing(getattr(os, name)))
+        for name in ("write", "fsync", "link", "unlink"):
+            patch.setattr(Syscalls, name, staticmethod(crashing(getattr(Syscalls, name))))
         try:
             store.save({"weights/a": torch.full((2,), 9.0)}, {"n": 9})
         except KeyboardInterrupt:
-            assert calls > crash_at
+            crashed = True
+        else:
+            crashed = False
+    assert crashed == (crash_at < 12), "a save makes 12 such calls"
     after = CheckpointStore(tmp_path / "checkpoints")
     loaded = after.load()
     assert loaded.state["n"] in (2, 9)
@@ -72,7 +76,7 @@ def test_a_crash_while_saving_leaves_the_last_generation(
 
 def test_a_flipped_bit_is_found_and_the_message_names_the_way_back(tmp_path: Path) -> None:
     store = store_with(tmp_path, 2)
-    file = tmp_path / "checkpoints" / "tensors" / "00000002.safetensors"
+    (file,) = (tmp_path / "checkpoints" / "tensors").glob("00000002-*.safetensors")
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
@@ -89,7 +93,9 @@ def test_a_flipped_bit_is_found_and_the_message_names_the_way_back(tmp_path: Pat
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     store = store_with(tmp_path, 1)
     path = tmp_path / "checkpoints" / "manifests" / "00000001.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
+    document = json.loads(path.read_text()) | {"version": 99}
+    del document["crc32c"]
+    path.write_bytes(seal(json.dumps(document, indent=1).encode()))
     with pytest.raises(CheckpointError, match=r"format version 99.*upgrade seedflow"):
         store.load()
 
@@ -107,3 +113,25 @@ def test_nothing_to_load_says_where(tmp_path: Path) -> None:
         CheckpointStore(tmp_path).load()
     with pytest.raises(CheckpointError, match=r"no generation 7; it has \[1, 2\]"):
         store_with(tmp_path, 2).load(7)
+
+
+def test_a_run_that_goes_on_falls_back_and_says_so(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 3)
+    (file,) = (tmp_path / "checkpoints" / "tensors").glob("00000003-*.safetensors")
+    file.write_bytes(b"")
+    resumed = CheckpointStore(tmp_path / "checkpoints").restore()
+    assert resumed.state == {"n": 1}
+    (reason,) = resumed.skipped
+    assert reason.startswith("generation 3: ")
+    assert "0 bytes instead of" in reason
+    assert store.generations() == [1, 2, 3]
+
+
+def test_one_run_at_a_time_writes(tmp_path: Path) -> None:
+    first, second = (CheckpointStore(tmp_path / "checkpoints") for _ in range(2))
+    assert first.lock() is None
+    with pytest.raises(CheckpointConflict, match="end that run first"):
+        second.lock()
+    first.unlock()
+    assert second.lock() is None
+    second.unlock()
