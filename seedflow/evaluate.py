@@ -26,7 +26,7 @@ from seedflow.envs import env_seed, make_group
 from seedflow.errors import CheckpointError, SpecError
 from seedflow.learner.checkpoint import CheckpointStore
 from seedflow.learner.evaluation import EvaluationRounds
-from seedflow.learner.learner import check_weights
+from seedflow.learner.trainer import check_weights
 from seedflow.networks.cores import State
 from seedflow.rollout.state_table import zeros
 from seedflow.rpc.slab import Block, BlockLayout

@@ -18,7 +18,7 @@ from seedflow.algos import ActingInput, Algorithm, make_algorithm
 from seedflow.config import Config
 from seedflow.envs import env_seed, make_group
 from seedflow.envs.base import allocate_rows
-from seedflow.learner.learner import recorded_fields
+from seedflow.learner.shared import recorded_fields
 from seedflow.rollout import UnrollStorage
 from seedflow.rollout.state_table import zeros
 from seedflow.specs import EnvSpec

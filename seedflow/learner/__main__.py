@@ -19,7 +19,8 @@ def main(channel: RoleChannel) -> int:
         from seedflow.learner.memory import keep_freed_memory
 
         keep_freed_memory()
-        from seedflow.learner.session import LearnerStart, run_learner
+        from seedflow.learner.session import run_learner
+        from seedflow.learner.start import LearnerStart
 
         start = LearnerStart.parse(channel.start)
         token = str(channel.start["token"])

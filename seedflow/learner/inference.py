@@ -26,7 +26,7 @@ from seedflow.learner.batcher import Batcher, PendingGroup
 from seedflow.learner.evaluation import EvaluationRounds
 from seedflow.learner.progress import Progress
 from seedflow.learner.staging import Group, Staging
-from seedflow.learner.weights import PublishedWeights
+from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics
 from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
@@ -62,7 +62,7 @@ class InferenceLoop:
         self,
         transport: LearnerTransport,
         acting: Acting,
-        weights: PublishedWeights,
+        weights: PinnedNetworks,
         states: StateTable,
         pool: SlotPool,
         storage: UnrollStorage,

@@ -1,41 +1,33 @@
-"""The learner: everything that is neither an environment nor a socket, put together.
+"""The learner in one process: everything that is neither an environment nor a socket, put together.
 
-`Learner` owns the three loops (inference, prefetch, training) and what they share. They are objects with
-a non-blocking `step`; `threads` drives them by one thread each, the one-process runtime in a fixed order.
+A learner has two halves that meet in `Shared`: `Serving`, which runs inference, and `Trainer`, which
+prefetches, trains and saves. Their three loops are objects with a non-blocking `step`; `threads` drives
+them by one thread each, the one-process runtime in a fixed order. On a CPU the halves may also be two
+processes (`seedflow.learner.training_process`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from seedflow.algos import make_algorithm
 from seedflow.config import Config
-from seedflow.errors import CheckpointConflict, CheckpointError
-from seedflow.learner.checkpoint import Checkpoint, CheckpointStore
-from seedflow.learner.inference import InferenceLoop
-from seedflow.learner.prefetch import PrefetchLoop
-from seedflow.learner.progress import Progress
-from seedflow.learner.training import TrainingLoop
-from seedflow.learner.weights import PublishedWeights
-from seedflow.metrics import Metrics, Rate
-from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
-from seedflow.rollout.storage import VERSION
-from seedflow.rpc.slab import REPLY_SCALARS, REQUEST_SCALARS
+from seedflow.learner.arena import Arena
+from seedflow.learner.serving import Serving
+from seedflow.learner.shared import Shared
+from seedflow.learner.trainer import Trainer
 from seedflow.rpc.transport import LearnerTransport
-from seedflow.specs import ArraySpec, EnvSpec
+from seedflow.specs import EnvSpec
 
 
 class Learner:
-    """All loops of a run and what they share.
+    """Both halves of a learner and what they share.
 
     Parameters
     ----------
     config, spec
-        The run's config and the environments' spec.
+        The run's config and its environments' spec.
     transport
         Where actors ring.
     run_dir
@@ -45,12 +37,12 @@ class Learner:
 
     Attributes
     ----------
+    serving, trainer
+        The halves.
     inference, prefetch, training
-        The loops.
-    batches
-        The preallocated batches that prefetch fills and training empties.
-    progress, metrics
-        Counters and measurements.
+        Their loops.
+    progress
+        The run's counters.
     """
 
     def __init__(
@@ -62,69 +54,14 @@ class Learner:
         report: Callable[[str], None],
     ) -> None:
         self.config, self.report = config, report
-        self.metrics = Metrics()
-        self.progress = Progress()
         self.algorithm = make_algorithm(config, spec)
-        self._transport, self._spec = transport, spec
-        self._store = CheckpointStore(run_dir / "checkpoints", config.checkpoint.keep)
-        predecessor = self._store.lock()
-        if predecessor is not None:
-            report(f"{predecessor} wrote checkpoints here before and has ended without a word")
-        self._rates = [
-            Rate("steps/agent", "rate/agent_steps_per_second"),
-            Rate("steps/env_frames", "rate/env_frames_per_second"),
-            Rate("train/updates", "rate/updates_per_second"),
-        ]
         device = self.algorithm.learning.parameters.parameter.device
-
-        fields = recorded_fields(spec, self.algorithm.acting.record_specs)
-        state_specs = self.algorithm.state_specs
-        unroll, batch, slots = config.rollout.unroll, config.train.batch, config.slots
-        nbytes = UnrollStorage.nbytes(fields, state_specs, slots, unroll)
-        report(f"{slots} unroll slots of {unroll + 1} steps take {nbytes / 2**20:.1f} MiB on {device}")
-        storage = UnrollStorage(fields, state_specs, slots, unroll, device)
-        rows = transport.slab.blocks * transport.slab.layout.rows
-        self._pool = SlotPool(rows, slots, unroll)
-        self._unrolls, self._freed = IndexRing(slots), IndexRing(slots)
-        self.batches = [storage.new_batch(batch) for _ in range(config.rollout.prefetch + 1)]
-        self._filled, self._empty = IndexRing(len(self.batches)), IndexRing(len(self.batches))
-        self._empty.put(range(len(self.batches)))
-        self._weights = PublishedWeights(self.algorithm.learning.network, self.algorithm.learning.parameters)
-        self.inference = InferenceLoop(
-            transport,
-            self.algorithm.acting,
-            self._weights,
-            StateTable(state_specs, rows, device),
-            self._pool,
-            storage,
-            self._unrolls,
-            self._freed,
-            self.progress,
-            self.metrics,
-            config,
-            report,
-        )
-        self.prefetch = PrefetchLoop(
-            storage,
-            batch,
-            self._unrolls,
-            self._freed,
-            self.batches,
-            self._filled,
-            self._empty,
-            transport.wake,
-        )
-        self.training = TrainingLoop(
-            self.algorithm.learning,
-            self._weights,
-            self.batches,
-            self._filled,
-            self._empty,
-            self.progress,
-            self.metrics,
-            config.train,
-        )
-        self._saved_at = time.monotonic()
+        self._shared = Shared(config, spec, self.algorithm, Arena(device))
+        self.progress = self._shared.progress
+        self.trainer = Trainer(config, spec, self.algorithm, self._shared, run_dir, transport.wake, report)
+        self.serving = Serving(config, self.algorithm, self._shared, transport, report)
+        self.inference = self.serving.inference
+        self.prefetch, self.training = self.trainer.prefetch, self.trainer.training
 
     @property
     def done(self) -> bool:
@@ -133,118 +70,26 @@ class Learner:
 
     def wake(self) -> None:
         """Make every waiting loop look up, to see that it shall stop."""
-        self._transport.wake()
-        for ring in (self._unrolls, self._empty, self._filled):
-            ring.wake()
+        self.serving.wake()
+        self.trainer.wake()
 
     def measure(self) -> dict[str, float]:
         """Everything measured since the last call, by metric name."""
-        metrics, progress = self.metrics, self.progress
-        metrics.set("steps/agent", progress.agent_steps)
-        metrics.set("steps/env_frames", progress.env_frames)
-        metrics.set("steps/trained", progress.trained_steps)
-        metrics.set("train/updates", progress.updates)
-        metrics.set("slots/free", self._pool.free)
-        metrics.set("queue/unrolls", len(self._unrolls))
-        metrics.set("time/seconds", progress.seconds)
-        counts = self._transport.counts()
-        metrics.set("lease/active", counts.active)
-        metrics.set("lease/quarantined", counts.quarantined)
-        metrics.set("lease/registrations", counts.granted)
-        metrics.set("lease/dropped", counts.dropped)
-        metrics.set("actor/restarts", counts.restarts)
-        values = metrics.snapshot()
-        for rate in self._rates:
-            values |= rate.of(values)
-        return values
+        return self.serving.measure(self.trainer.metrics.snapshot())
 
     def save_if_due(self) -> None:
-        """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one.
-
-        One that cannot be written, on a full disk, say, is reported and tried again after as long a pause.
-
-        Raises
-        ------
-        CheckpointConflict
-            When another process saves to the same place: the two runs must not both go on.
-        """
-        if time.monotonic() - self._saved_at < self.config.checkpoint.every_seconds:
-            return
-        try:
-            self.save()
-        except CheckpointConflict:
-            raise
-        except CheckpointError as error:
-            self._saved_at = time.monotonic()
-            self.report(f"the run goes on without a new checkpoint: {error}")
+        """See `Trainer.save_if_due`."""
+        self.trainer.save_if_due()
 
     def save(self) -> int:
-        """Save a checkpoint; called by whoever drives the training loop. Returns its generation."""
-        learning = self.algorithm.learning
-        weights = {f"weights/{k}": v for k, v in learning.network.state_dict().items()}
-        rest = {f"learning/{k}": v for k, v in learning.tensors().items()}
-        sampling = {"random/sampling": self.algorithm.acting.generator.get_state()}
-        state = {"progress": self.progress.to_json(), "spec": self._spec.to_json()}
-        generation = self._store.save({**weights, **rest, **sampling}, state)
-        self._saved_at = time.monotonic()
-        return generation
+        """See `Trainer.save`."""
+        return self.trainer.save()
 
     def restore(self) -> int:
-        """Go on from the newest checkpoint that is whole; returns its generation.
-
-        Raises
-        ------
-        CheckpointError
-            When there is none, or when its tensors are not those of this config.
-        """
-        checkpoint = self._store.restore()
-        for reason in checkpoint.skipped:
-            self.report(f"skipped {reason}")
-        learning = self.algorithm.learning
-        check_weights(checkpoint, learning.network.state_dict())
-        with torch.no_grad():
-            for name, value in learning.network.state_dict().items():
-                value.copy_(checkpoint.tensors[f"weights/{name}"])
-        learning.restore(checkpoint.section("learning"))
-        self.algorithm.acting.generator.set_state(checkpoint.tensors["random/sampling"])
-        self.progress.__dict__.update(Progress.from_json(checkpoint.state["progress"]).__dict__)
-        self._weights.publish(learning.parameters.parameter.detach(), self.progress.updates)
-        self.report(
-            f"resumed generation {checkpoint.generation}: {self.progress.agent_steps} agent steps, "
-            f"{self.progress.updates} updates"
-        )
-        return checkpoint.generation
+        """See `Trainer.restore`."""
+        return self.trainer.restore()
 
     def close(self) -> None:
-        """Release the rings and the checkpoints; the loops have ended before."""
-        self._store.unlock()
-        for ring in (self._unrolls, self._freed, self._filled, self._empty):
-            ring.close()
-
-
-def recorded_fields(spec: EnvSpec, record: tuple[ArraySpec, ...]) -> tuple[ArraySpec, ...]:
-    """The fields that an unroll keeps per index, in order."""
-    inputs = [field for field in REQUEST_SCALARS if field.name != "frames"]
-    return (*spec.observation, *inputs, *REPLY_SCALARS, VERSION, *record)
-
-
-def check_weights(checkpoint: Checkpoint, expected: dict[str, torch.Tensor]) -> None:
-    """Refuse a checkpoint whose weights do not fit a network."""
-    found = checkpoint.section("weights")
-    for name, value in expected.items():
-        if name not in found:
-            raise CheckpointError(
-                f"generation {checkpoint.generation} has no weight {name!r}, which this config's network has "
-                "; resume with the network settings of the run"
-            )
-        if found[name].shape != value.shape:
-            raise CheckpointError(
-                f"weight {name!r} of generation {checkpoint.generation} has shape {tuple(found[name].shape)}"
-                f", this config's network expects {tuple(value.shape)}; "
-                "resume with the run's network settings"
-            )
-    extra = sorted(set(found) - set(expected))
-    if extra:
-        raise CheckpointError(
-            f"generation {checkpoint.generation} has weights that this config's network lacks: {extra}"
-        )
+        """Release rings, locks and checkpoints; the loops have ended before."""
+        self.trainer.close()
+        self._shared.close()

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 
-@dataclass
+class _Counter:
+    """An integer in one cell of `Progress`; each has one loop that writes it."""
+
+    def __init__(self, cell: int) -> None:
+        self._cell = cell
+
+    def __get__(self, progress: Progress, owner: type[Progress]) -> int:
+        return int(progress.cells[self._cell])
+
+    def __set__(self, progress: Progress, value: int) -> None:
+        progress.cells[self._cell] = value
+
+
 class Progress:
     """The counters of a run; saved in every checkpoint, so that a resumed run goes on counting.
+
+    Parameters
+    ----------
+    cells
+        ``int64[CELLS]``, zeroed: the memory of the counters, which two processes may share. By default
+        private memory.
 
     Attributes
     ----------
@@ -19,23 +40,25 @@ class Progress:
         Optimizer steps, and valid transitions that they trained on; written by the training loop. The
         number of updates is the version of the weights.
     next_evaluation
-        Agent steps at which the next evaluation round opens.
-    seconds_before
-        Seconds that earlier processes of this run trained for.
+        Agent steps at which the next evaluation round opens; written by the inference loop.
     """
 
-    agent_steps: int = 0
-    env_frames: int = 0
-    updates: int = 0
-    trained_steps: int = 0
-    next_evaluation: int = 0
-    seconds_before: float = 0.0
-    _started: float = field(default_factory=time.monotonic, repr=False)
+    CELLS = 6
+    agent_steps = _Counter(0)
+    env_frames = _Counter(1)
+    updates = _Counter(2)
+    trained_steps = _Counter(3)
+    next_evaluation = _Counter(4)
+    _milliseconds_before = _Counter(5)  # that earlier processes of this run trained for
+
+    def __init__(self, cells: NDArray[np.int64] | None = None) -> None:
+        self.cells = np.zeros(self.CELLS, np.int64) if cells is None else cells
+        self._started = time.monotonic()
 
     @property
     def seconds(self) -> float:
         """Seconds of training, over all processes of the run."""
-        return self.seconds_before + time.monotonic() - self._started
+        return self._milliseconds_before / 1000 + time.monotonic() - self._started
 
     def to_json(self) -> dict[str, float]:
         """The counters as they are now."""
@@ -48,14 +71,11 @@ class Progress:
             "seconds": self.seconds,
         }
 
-    @classmethod
-    def from_json(cls, values: dict[str, float]) -> Progress:
-        """Go on from saved counters."""
-        return cls(
-            agent_steps=int(values["agent_steps"]),
-            env_frames=int(values["env_frames"]),
-            updates=int(values["updates"]),
-            trained_steps=int(values["trained_steps"]),
-            next_evaluation=int(values["next_evaluation"]),
-            seconds_before=float(values["seconds"]),
-        )
+    def go_on_from(self, values: Mapping[str, float]) -> None:
+        """Take over saved counters."""
+        self.agent_steps = int(values["agent_steps"])
+        self.env_frames = int(values["env_frames"])
+        self.updates = int(values["updates"])
+        self.trained_steps = int(values["trained_steps"])
+        self.next_evaluation = int(values["next_evaluation"])
+        self._milliseconds_before = round(1000 * float(values["seconds"]))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from seedflow.config import Config
-from seedflow.errors import ConfigError, SeedflowError
-from seedflow.learner.learner import Learner
-from seedflow.learner.threads import LoopThreads
+from seedflow.errors import SeedflowError
+from seedflow.learner.driving import DrivenLearner, make_learner
+from seedflow.learner.progress import Progress
+from seedflow.learner.start import LearnerStart
+from seedflow.learner.training_process import TrainingFailed
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
-from seedflow.roles import EXIT_DONE, EXIT_HOPELESS, Message, RoleChannel, failure
+from seedflow.roles import EXIT_DONE, EXIT_HOPELESS, RoleChannel, failure
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_process import GatewayProcess
@@ -27,48 +28,6 @@ log = logging.getLogger(__name__)
 
 SPARE_BLOCKS = 2
 FAREWELL_SECONDS = 5.0  # how long actors may take to leave at the end of a run
-JOIN_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class LearnerStart:
-    """The start message of a learner, checked.
-
-    Attributes
-    ----------
-    host
-        Address that the gateway binds: the Dask worker's own.
-    resume
-        Go on from the run's newest checkpoint.
-    """
-
-    config: Config
-    spec: EnvSpec
-    run_dir: Path
-    host: str
-    resume: bool
-
-    @classmethod
-    def parse(cls, message: Message) -> LearnerStart:
-        """Check a start message.
-
-        Raises
-        ------
-        ConfigError
-            Names what is missing or wrong.
-        """
-        try:
-            return cls(
-                config=Config.model_validate(message["config"]),
-                spec=EnvSpec.from_json(message["spec"]),
-                run_dir=Path(message["run_dir"]),
-                host=str(message["host"]),
-                resume=bool(message["resume"]),
-            )
-        except KeyError as error:
-            raise ConfigError(f"the learner's start message lacks {error}") from error
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"the learner's start message is wrong: {error}") from error
 
 
 def lease_table(config: Config, spec: EnvSpec) -> LeaseTable:
@@ -127,31 +86,25 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             stack.enter_context(gateway)
             gateway.start()
         try:
-            learner = Learner(config, spec, control, start.run_dir, note)
-            stack.callback(learner.close)
-            attempt = learner.restore() if start.resume else 0
+            learner = stack.enter_context(make_learner(start, control, note))
         except SeedflowError as error:
-            channel.send(failure(error, retryable=False))
+            failed = error.failed if isinstance(error, TrainingFailed) else failure(error, retryable=False)
+            channel.send(failed)
             return EXIT_HOPELESS
-        resume_step = learner.progress.agent_steps if start.resume else None
-        sinks = [stack.enter_context(s) for s in make_sinks(config, start.run_dir, resume_step)]
-        loops = LoopThreads(learner, config.inference.torch_threads, training_threads(config))
+        progress = learner.progress
+        sinks = make_sinks(config, start.run_dir, progress.agent_steps if start.resume else None)
+        for sink in sinks:
+            stack.enter_context(sink)
         endpoint = Endpoint(str(control.path), None if gateway is None else gateway.address)
-        channel.send({"kind": "endpoint", "endpoint": endpoint.to_json(), "attempt": attempt})
+        channel.send({"kind": "endpoint", "endpoint": endpoint.to_json(), "attempt": learner.attempt})
         channel.send({"kind": "state", "state": "running"})
-        loops.start()
+        learner.start()
         try:
-            _report(learner, loops, gateway, channel, sinks)
+            _report(learner, gateway, channel, sinks, note, config.metrics.every_seconds)
         finally:
-            loops.stop()
-            try:
-                loops.join(JOIN_SECONDS)
-            finally:
-                # Inference has ended, too: the checkpoint and the last report count the same steps.
-                if loops.trained:
-                    learner.save()
-        _publish(learner, sinks, channel)
-        finished = learner.done
+            learner.finish()
+        _publish(learner.measure(), progress, sinks, channel)
+        finished = progress.agent_steps >= config.train.total_agent_steps
         control.tell_exit("the run has taken all its steps" if finished else "the run was stopped")
         deadline = time.monotonic() + FAREWELL_SECONDS
         while control.counts().active and time.monotonic() < deadline:
@@ -160,38 +113,26 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
     return EXIT_DONE
 
 
-def training_threads(config: Config) -> int:
-    """Torch threads of the training loop: as set, else the cores that nobody else is meant to use."""
-    if config.train.torch_threads is not None:
-        return config.train.torch_threads
-    taken = 1 + (config.actor.count if config.runtime == "local" else 0)
-    threads = max(1, len(os.sched_getaffinity(0)) - taken)
-    log.info("training uses %d torch thread(s); set train.torch_threads to change that", threads)
-    return threads
-
-
 def _report(
-    learner: Learner,
-    loops: LoopThreads,
+    learner: DrivenLearner,
     gateway: GatewayProcess | None,
     channel: RoleChannel,
     sinks: list[Sink],
+    note: Callable[[str], None],
+    every_seconds: float,
 ) -> None:
-    """Publish metrics every few seconds and keep the gateway up, until the loops end or must."""
-    report_at = time.monotonic() + learner.config.metrics.every_seconds
-    while not loops.ended.wait(0.2) and not channel.stop_requested.is_set():
+    """Publish metrics every few seconds and keep the gateway up, until the learner ends or must."""
+    report_at = time.monotonic() + every_seconds
+    while not learner.wait(0.2) and not channel.stop_requested.is_set():
         if gateway is not None and gateway.poll() is not None:
-            learner.report(f"the gateway ended with code {gateway.poll()}; starting it again")
+            note(f"the gateway ended with code {gateway.poll()}; starting it again")
             gateway.restart()
         if time.monotonic() >= report_at:
-            for loop, seconds in loops.cpu_seconds.items():
-                learner.metrics.set(f"cpu/{loop}_seconds", seconds)
-            _publish(learner, sinks, channel)
-            report_at += learner.config.metrics.every_seconds
+            _publish(learner.measure(), learner.progress, sinks, channel)
+            report_at += every_seconds
 
 
-def _publish(learner: Learner, sinks: list[Sink], channel: RoleChannel) -> None:
-    values = learner.measure()
+def _publish(values: dict[str, float], progress: Progress, sinks: list[Sink], channel: RoleChannel) -> None:
     for sink in sinks:
-        sink.write(learner.progress.agent_steps, values)
+        sink.write(progress.agent_steps, values)
     channel.send({"kind": "metrics", "values": values})

@@ -7,49 +7,82 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from seedflow.learner.learner import Learner
+from seedflow.learner.serving import Serving
+from seedflow.learner.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
 LOOK_UP_SECONDS = 0.5  # how long a loop with nothing to do sleeps before it looks whether to stop
 
 
-class LoopThreads:
-    """The three loops of a learner as three threads: inference, prefetch, training.
+@dataclass(frozen=True)
+class Loop:
+    """One loop for one thread.
 
-    The first exception of any of them ends all three; `join` raises it.
+    Attributes
+    ----------
+    name
+        For logs and metrics.
+    step
+        Does what is there to do, waiting at most `LOOK_UP_SECONDS`; returns whether it did anything.
+    wait
+        Waits for something to do, at most the seconds that it is given.
+    torch_threads
+        Torch threads within a step.
+    """
+
+    name: str
+    step: Callable[[], bool]
+    wait: Callable[[float], None]
+    torch_threads: int
+
+
+def serving_loop(serving: Serving, torch_threads: int) -> Loop:
+    """Inference; it waits for events within its step."""
+    inference = serving.inference
+    return Loop("inference", lambda: inference.step(LOOK_UP_SECONDS), lambda timeout: None, torch_threads)
+
+
+def training_loops(trainer: Trainer, torch_threads: int) -> list[Loop]:
+    """Prefetch and training."""
+    return [
+        Loop("prefetch", trainer.prefetch.step, trainer.prefetch.wait, 1),
+        Loop("training", trainer.train, trainer.training.wait, torch_threads),
+    ]
+
+
+class LoopThreads:
+    """Loops as threads.
+
+    The first exception of any of them ends all; `join` raises it.
 
     Parameters
     ----------
-    learner
-        Whose loops.
-    inference_threads, training_threads
-        Torch threads within a forward pass and within a training step.
+    loops
+        What to drive.
+    done
+        Whether the run has taken all its steps: then all loops end.
+    wake
+        Makes waiting loops look up.
     """
 
-    def __init__(self, learner: Learner, inference_threads: int, training_threads: int) -> None:
-        self._learner = learner
+    def __init__(self, loops: Sequence[Loop], done: Callable[[], bool], wake: Callable[[], None]) -> None:
+        self._done, self._wake = done, wake
         self._stop = threading.Event()
         self.ended = threading.Event()
         """Set when the loops are about to end: all steps taken, a failure, or `stop`."""
-        self.trained = False
-        """Whether the training loop has ended without a failure, so that its state can be saved."""
-        self.cpu_seconds = {"inference": 0.0, "prefetch": 0.0, "training": 0.0}
+        self.finished: set[str] = set()
+        """Names of the loops that have ended without a failure."""
+        self.cpu_seconds = {loop.name: 0.0 for loop in loops}
         """CPU time that each loop's thread has taken; threads that torch adds to it are not counted."""
         self._failure: BaseException | None = None
         self._threads = [
-            threading.Thread(
-                target=self._drive, args=(loop, threads), name=f"seedflow{loop.__name__}".replace("_", "-")
-            )
-            for loop, threads in (
-                (self._inference, inference_threads),
-                (self._prefetch, 1),
-                (self._training, training_threads),
-            )
+            threading.Thread(target=self._drive, args=(loop,), name=f"seedflow-{loop.name}") for loop in loops
         ]
 
     def start(self) -> None:
@@ -62,7 +95,7 @@ class LoopThreads:
         """Ask the loops to end; safe to call from any thread, more than once."""
         self._stop.set()
         self.ended.set()
-        self._learner.wake()
+        self._wake()
 
     def join(self, timeout: float) -> None:
         """Wait for the loops to end.
@@ -82,37 +115,22 @@ class LoopThreads:
         if alive:
             raise TimeoutError(f"{', '.join(alive)} did not end within {timeout} s")
 
-    def _drive(self, loop: Callable[[], None], torch_threads: int) -> None:
-        torch.set_num_threads(torch_threads)
+    def cpu_metrics(self) -> dict[str, float]:
+        """`cpu_seconds` as metrics."""
+        return {f"cpu/{name}_seconds": seconds for name, seconds in self.cpu_seconds.items()}
+
+    def _drive(self, loop: Loop) -> None:
+        torch.set_num_threads(loop.torch_threads)
         try:
-            loop()
+            while not self._stop.is_set():
+                if not loop.step():
+                    loop.wait(LOOK_UP_SECONDS)
+                self.cpu_seconds[loop.name] = time.thread_time()
+                if self._done():
+                    self.stop()
+            self.finished.add(loop.name)
         except Exception as error:
-            log.error("the %s loop failed:\n%s", loop.__name__.strip("_"), traceback.format_exc())
+            log.error("the %s loop failed:\n%s", loop.name, traceback.format_exc())
             if self._failure is None:
                 self._failure = error
             self.stop()
-
-    def _inference(self) -> None:
-        inference = self._learner.inference
-        while not self._stop.is_set():
-            inference.step(LOOK_UP_SECONDS)
-            self.cpu_seconds["inference"] = time.thread_time()
-
-    def _prefetch(self) -> None:
-        prefetch = self._learner.prefetch
-        while not self._stop.is_set():
-            if not prefetch.step():
-                prefetch.wait(LOOK_UP_SECONDS)
-            self.cpu_seconds["prefetch"] = time.thread_time()
-
-    def _training(self) -> None:
-        training = self._learner.training
-        while not self._stop.is_set():
-            if training.step():
-                self._learner.save_if_due()
-            else:
-                training.wait(LOOK_UP_SECONDS)
-            self.cpu_seconds["training"] = time.thread_time()
-            if self._learner.done:
-                self.stop()
-        self.trained = True

@@ -7,32 +7,70 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from seedflow.networks.flat import FlatParameters
+from seedflow.learner.arena import Arena
 
 
 class PublishedWeights:
-    """Three preallocated copies of the weights; the newest is published, one may be in use.
+    """Three preallocated copies of the flat weights; the newest is published, one may be in use.
 
-    Training writes into a copy that is neither the newest nor pinned and then names it the newest:
-    weights never change under a forward pass, and neither side waits for the other.
+    Training writes into a copy that is neither the newest nor pinned and then names it the newest: weights
+    never change under a forward pass, and neither side waits for the other's work. The two sides may be
+    threads or processes.
 
     Parameters
     ----------
-    network
-        The trained network. Inference gets copies of it whose parameters are views of the buffers.
-    parameters
-        Its flat parameters: the first version.
+    arena
+        Where the copies live.
+    size
+        Number of weights, float32.
     """
 
     COPIES = 3
 
-    def __init__(self, network: nn.Module, parameters: FlatParameters, version: int = 0) -> None:
-        flat = parameters.parameter.detach()
-        self._buffers = flat.repeat(self.COPIES, 1)
-        self._versions = torch.full((self.COPIES,), version, dtype=torch.int64)
-        self._names = torch.tensor([0, -1])  # newest, pinned
+    def __init__(self, arena: Arena, size: int) -> None:
+        self.buffers = arena.zeros((self.COPIES, size), torch.float32)
+        self._versions = arena.counters(self.COPIES)
+        self._names = arena.counters(2)  # newest; pinned, counted from 1, or 0
+        self._lock = arena.lock()
+
+    def publish(self, values: Tensor, version: int) -> None:
+        """Copy ``values [n]`` into a copy that nobody reads and make it the newest."""
+        with self._lock:
+            newest, pinned = int(self._names[0]), int(self._names[1]) - 1
+        # Only this side changes the newest, and the other side pins nothing but the newest.
+        place = next(i for i in range(self.COPIES) if i not in (newest, pinned))
+        self.buffers[place].copy_(values)
+        self._versions[place] = version
+        with self._lock:
+            self._names[0] = place
+
+    def pin(self) -> tuple[int, int]:
+        """The newest copy and its version; the copy is safe from changes until the next call."""
+        with self._lock:
+            newest = int(self._names[0])
+            self._names[1] = newest + 1
+        return newest, int(self._versions[newest])
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.close()
+
+
+class PinnedNetworks:
+    """The acting network over each copy of the published weights.
+
+    Parameters
+    ----------
+    network
+        The network; copies of it get parameters that are views of the published buffers.
+    weights
+        Where new versions come from.
+    """
+
+    def __init__(self, network: nn.Module, weights: PublishedWeights) -> None:
+        self._weights = weights
         self._networks = []
-        for buffer in self._buffers:
+        for buffer in weights.buffers:
             with torch.no_grad():
                 twin = copy.deepcopy(network)
             twin.requires_grad_(False)
@@ -41,21 +79,10 @@ class PublishedWeights:
             _rebind(twin, buffer)
             self._networks.append(twin)
 
-    def publish(self, values: Tensor, version: int) -> None:
-        """Copy ``values [n]`` into a copy that nobody reads and make it the newest."""
-        newest, pinned = self._names.tolist()
-        place = next(i for i in range(self.COPIES) if i not in (newest, pinned))
-        self._buffers[place].copy_(values)
-        self._versions[place] = version
-        self._names[0] = place
-
     def pin(self) -> tuple[nn.Module, int]:
         """The newest network and its version, safe from changes until the next call."""
-        while True:
-            newest = int(self._names[0])
-            self._names[1] = newest
-            if int(self._names[0]) == newest:  # else training may not have seen the pin
-                return self._networks[newest], int(self._versions[newest])
+        place, version = self._weights.pin()
+        return self._networks[place], version
 
 
 def _rebind(module: nn.Module, buffer: Tensor) -> None:

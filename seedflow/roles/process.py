@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,17 @@ class RoleProcess:
         The role's stdout and stderr are appended here; made with mode 0600.
     env
         Added to this process's environment for the role.
+    inherited
+        File descriptors that the role gets under the same numbers.
     """
 
     def __init__(
-        self, module: str, start: Mapping[str, Any], log_path: Path, env: Mapping[str, str] | None = None
+        self,
+        module: str,
+        start: Mapping[str, Any],
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
     ) -> None:
         self.module = module
         self.log_path = Path(log_path)
@@ -58,6 +65,7 @@ class RoleProcess:
                 stderr=log,
                 bufsize=0,
                 start_new_session=True,
+                pass_fds=inherited,
                 env=_child_environment({**(env or {}), self._marker: "1"}),
             )
         finally:

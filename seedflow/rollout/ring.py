@@ -23,6 +23,8 @@ class IndexRing:
         Indices held at most.
     buffer
         ``int64[capacity + 2]``, zeroed, for a ring in shared memory; by default private memory.
+    event
+        A non-blocking eventfd, which the ring closes; by default a new one.
 
     Notes
     -----
@@ -30,11 +32,11 @@ class IndexRing:
     the barrier between an item and its announcement.
     """
 
-    def __init__(self, capacity: int, buffer: np.ndarray | None = None) -> None:
+    def __init__(self, capacity: int, buffer: np.ndarray | None = None, event: int | None = None) -> None:
         self.capacity = capacity
         self._cells = np.zeros(capacity + 2, np.int64) if buffer is None else buffer
         self._items, self._counters = self._cells[:capacity], self._cells[capacity:]  # head, tail
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if event is None else event
 
     def __len__(self) -> int:
         head, tail = self._counters.tolist()

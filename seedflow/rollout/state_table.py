@@ -41,4 +41,10 @@ class StateTable:
 
 def zeros(spec: ArraySpec, leading: tuple[int, ...], device: torch.device) -> Tensor:
     """A zeroed tensor for `leading` many items of a spec."""
-    return torch.zeros(*leading, *spec.shape, dtype=getattr(torch, spec.dtype.name), device=device)
+    return torch.zeros(*leading, *spec.shape, dtype=torch_dtype(spec), device=device)
+
+
+def torch_dtype(spec: ArraySpec) -> torch.dtype:
+    """The torch dtype of a spec's items."""
+    dtype: torch.dtype = getattr(torch, spec.dtype.name)
+    return dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,10 @@ from torch import Tensor
 from seedflow.kernels import unroll_append, unroll_gather
 from seedflow.kernels.items import ItemCopier
 from seedflow.rollout.slots import Completion, Placement
-from seedflow.rollout.state_table import zeros
+from seedflow.rollout.state_table import torch_dtype, zeros
 from seedflow.specs import ArraySpec
+
+Allocate = Callable[..., Tensor]
 
 VERSION = ArraySpec("version", (), np.dtype(np.int64))
 """The field that tells which version of the weights acted."""
@@ -49,6 +51,8 @@ class UnrollStorage:
         Number of slots, and transitions T of each.
     device
         Where the memory lives.
+    allocate
+        What gives the memory, with the arguments of `torch.zeros`.
     """
 
     def __init__(
@@ -58,11 +62,16 @@ class UnrollStorage:
         slots: int,
         unroll: int,
         device: torch.device,
+        allocate: Allocate = torch.zeros,
     ) -> None:
-        self._specs, self._state_specs = tuple(fields), tuple(state)
+        self.field_specs, self.state_specs = tuple(fields), tuple(state)
         self.unroll, self.device = unroll, device
-        self.fields = {spec.name: zeros(spec, (slots, unroll + 1), device) for spec in fields}
-        self.state = tuple(zeros(spec, (slots,), device) for spec in state)
+
+        def array(spec: ArraySpec, *leading: int) -> Tensor:
+            return allocate((*leading, *spec.shape), dtype=torch_dtype(spec), device=device)
+
+        self.fields = {spec.name: array(spec, slots, unroll + 1) for spec in fields}
+        self.state = tuple(array(spec, slots) for spec in state)
         self._onward = self._states = None
         if device.type == "cpu":
             own = list(self.fields.values())
@@ -120,8 +129,8 @@ class UnrollStorage:
 
     def new_batch(self, size: int) -> UnrollBatch:
         """Memory for a batch of `size` unrolls."""
-        fields = {s.name: zeros(s, (self.unroll + 1, size), self.device) for s in self._specs}
-        return UnrollBatch(fields, tuple(zeros(s, (size,), self.device) for s in self._state_specs))
+        fields = {s.name: zeros(s, (self.unroll + 1, size), self.device) for s in self.field_specs}
+        return UnrollBatch(fields, tuple(zeros(s, (size,), self.device) for s in self.state_specs))
 
     def gather(self, slots: Sequence[int], out: UnrollBatch) -> None:
         """Copy slots, time-major, into a batch."""

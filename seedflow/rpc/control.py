@@ -92,6 +92,8 @@ class ControlServer:
     ----------
     path : Path
         The control socket.
+    wake_fd : int
+        The eventfd behind `wake`, for another process to write to.
 
     Raises
     ------
@@ -125,10 +127,10 @@ class ControlServer:
         self._next_tick = clock() + TICK_SECONDS
         self._wake_lock = threading.Lock()
         self._closed = False
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
         self._listening = True
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._epoll.register(self.wake_fd, select.EPOLLIN)
         self._epoll.register(self._listener, select.EPOLLIN)
 
     def poll(self, timeout: float) -> list[Event]:
@@ -181,7 +183,7 @@ class ControlServer:
         """See `LearnerTransport.wake`."""
         with self._wake_lock:
             if not self._closed:
-                os.eventfd_write(self._wake_fd, 1)
+                os.eventfd_write(self.wake_fd, 1)
 
     def counts(self) -> LeaseCounts:
         """See `LearnerTransport.counts`."""
@@ -193,7 +195,7 @@ class ControlServer:
             if self._closed:
                 return
             self._closed = True
-            os.close(self._wake_fd)
+            os.close(self.wake_fd)
         for peer in self._peers.values():
             peer.sock.close()
         for peers in (self._peers, self._pending, self._owners):
@@ -222,7 +224,7 @@ class ControlServer:
             peer = self._peers.get(fd)
             if peer is not None:
                 self._serve(peer, mask, now)
-            elif fd == self._wake_fd:
+            elif fd == self.wake_fd:
                 os.eventfd_read(fd)
             elif fd == self._listener.fileno():
                 self._accept(now)

@@ -49,13 +49,13 @@ def gathered_unrolls(config: Config, path: str, run_dir: Path) -> list[dict[str,
     """Serve one actor over `path` (slab or grpc) until all batches are filled; returns their fields."""
     with learner_with_actor(config, path, run_dir) as learner:
         filled = 0
-        while filled < len(learner.batches):
+        while filled < len(learner.trainer.batches):
             learner.inference.step(5.0)
             filled += learner.prefetch.step()
         return [
             {name: value.numpy().copy() for name, value in batch.fields.items()}
             | {f"state {i}": value.numpy().copy() for i, value in enumerate(batch.state)}
-            for batch in learner.batches
+            for batch in learner.trainer.batches
         ]
 
 

@@ -1,0 +1,104 @@
+"""The acting half of a learner: the inference loop and what it alone owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from seedflow.algos import Algorithm
+from seedflow.config import Config
+from seedflow.learner.inference import InferenceLoop
+from seedflow.learner.shared import Shared
+from seedflow.learner.weights import PinnedNetworks
+from seedflow.metrics import Metrics, Rate
+from seedflow.rollout import SlotPool, StateTable, UnrollStorage
+from seedflow.rpc.transport import LearnerTransport
+
+
+class Serving:
+    """Answers every actor of the run with actions, and fills unrolls.
+
+    Parameters
+    ----------
+    config
+        The run's config.
+    algorithm
+        Its acting half chooses the actions.
+    shared
+        Where weights come from and unrolls go.
+    transport
+        Where actors ring.
+    report
+        Called with a line about something that a person should know.
+
+    Attributes
+    ----------
+    inference
+        The loop.
+    metrics
+        Its measurements.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        algorithm: Algorithm,
+        shared: Shared,
+        transport: LearnerTransport,
+        report: Callable[[str], None],
+    ) -> None:
+        self.metrics = Metrics()
+        self._shared, self._transport = shared, transport
+        self._rates = [
+            Rate("steps/agent", "rate/agent_steps_per_second"),
+            Rate("steps/env_frames", "rate/env_frames_per_second"),
+            Rate("train/updates", "rate/updates_per_second"),
+        ]
+        storage = shared.storage
+        nbytes = UnrollStorage.nbytes(
+            storage.field_specs, storage.state_specs, config.slots, config.rollout.unroll
+        )
+        report(
+            f"{config.slots} unroll slots of {config.rollout.unroll + 1} steps take {nbytes / 2**20:.1f} MiB "
+            f"on {storage.device}"
+        )
+        rows = transport.slab.blocks * transport.slab.layout.rows
+        self._pool = SlotPool(rows, config.slots, config.rollout.unroll)
+        self.inference = InferenceLoop(
+            transport,
+            algorithm.acting,
+            PinnedNetworks(algorithm.learning.network, shared.weights),
+            StateTable(algorithm.state_specs, rows, storage.device),
+            self._pool,
+            storage,
+            shared.unrolls,
+            shared.freed,
+            shared.progress,
+            self.metrics,
+            config,
+            report,
+        )
+
+    def wake(self) -> None:
+        """Make the loop look up, to see that it shall stop."""
+        self._transport.wake()
+
+    def measure(self, trained: dict[str, float]) -> dict[str, float]:
+        """Everything measured since the last call, by metric name; `trained` is what the trainer measured."""
+        metrics, progress = self.metrics, self._shared.progress
+        metrics.set("steps/agent", progress.agent_steps)
+        metrics.set("steps/env_frames", progress.env_frames)
+        metrics.set("steps/trained", progress.trained_steps)
+        metrics.set("train/updates", progress.updates)
+        metrics.set("slots/free", self._pool.free)
+        metrics.set("queue/unrolls", len(self._shared.unrolls))
+        metrics.set("time/seconds", progress.seconds)
+        counts = self._transport.counts()
+        metrics.set("lease/active", counts.active)
+        metrics.set("lease/quarantined", counts.quarantined)
+        metrics.set("lease/registrations", counts.granted)
+        metrics.set("lease/dropped", counts.dropped)
+        metrics.set("actor/restarts", counts.restarts)
+        values = metrics.snapshot() | trained
+        for rate in self._rates:
+            values |= rate.of(values)
+        return values

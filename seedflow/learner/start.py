@@ -1,0 +1,52 @@
+"""What a learner is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from seedflow.config import Config
+from seedflow.errors import ConfigError
+from seedflow.roles import Message
+from seedflow.specs import EnvSpec
+
+
+@dataclass(frozen=True)
+class LearnerStart:
+    """The start message of a learner, checked.
+
+    Attributes
+    ----------
+    host
+        Address that the gateway binds: the Dask worker's own.
+    resume
+        Go on from the run's newest checkpoint.
+    """
+
+    config: Config
+    spec: EnvSpec
+    run_dir: Path
+    host: str
+    resume: bool
+
+    @classmethod
+    def parse(cls, message: Message) -> LearnerStart:
+        """Check a start message.
+
+        Raises
+        ------
+        ConfigError
+            Names what is missing or wrong.
+        """
+        try:
+            return cls(
+                config=Config.model_validate(message["config"]),
+                spec=EnvSpec.from_json(message["spec"]),
+                run_dir=Path(message["run_dir"]),
+                host=str(message["host"]),
+                resume=bool(message["resume"]),
+            )
+        except KeyError as error:
+            raise ConfigError(f"the learner's start message lacks {error}") from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"the learner's start message is wrong: {error}") from error

@@ -1,0 +1,240 @@
+"""Training in a process of its own, ``python -m seedflow.learner.training_process``, and its parent's side.
+
+On a CPU, inference and training both run many small operations from Python; as threads they would fight for
+one interpreter lock. The learner's process keeps inference. It starts this child as a role of its own
+(`seedflow.roles`), which inherits the memory that the loops share (`seedflow.learner.arena`), prefetches,
+trains and saves the run's checkpoints, and sends its measurements up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from seedflow.config import Config
+from seedflow.errors import RunFailed, SeedflowError
+from seedflow.learner.memory import keep_freed_memory
+from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, RoleProcess, failure, run_role
+from seedflow.specs import EnvSpec
+
+ORPHAN_SECONDS = 20.0  # a checkpoint may be large
+READY_SECONDS = 300.0  # importing torch and loading a checkpoint
+JOIN_SECONDS = 60.0
+POLL_SECONDS = 0.02
+
+
+class TrainingFailed(RunFailed):
+    """The training process failed.
+
+    Attributes
+    ----------
+    failed
+        What it said of it: a ``failed`` message for the supervisor.
+    """
+
+    def __init__(self, text: str, failed: dict[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.failed = failure(self, retryable=True) if failed is None else failed
+
+
+class TrainingProcess:
+    """The child, seen from the learner's process. A context manager; leaving it kills what is left.
+
+    Parameters
+    ----------
+    config, spec
+        The run's config and its environments' spec.
+    run_dir
+        Where checkpoints go.
+    resume
+        Go on from the run's newest checkpoint.
+    fds
+        What the child inherits: the shared arena's file descriptors.
+    wake_fd
+        An eventfd that tells inference of freed slots.
+    report
+        Called with a line about something that a person should know.
+
+    Attributes
+    ----------
+    ended
+        Whether the child has ended, or is about to.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        run_dir: Path,
+        resume: bool,
+        fds: list[int],
+        wake_fd: int,
+        torch_threads: int,
+        report: Callable[[str], None],
+    ) -> None:
+        self._report = report
+        self._failed: dict[str, Any] | None = None
+        self._attempt: int | None = None
+        self._values: dict[str, float] | None = None
+        self.ended = False
+        start = {
+            "config": config.model_dump(mode="json"),
+            "spec": spec.to_json(),
+            "run_dir": str(run_dir),
+            "resume": resume,
+            "fds": fds,
+            "wake_fd": wake_fd,
+            "torch_threads": torch_threads,
+        }
+        self._process = RoleProcess(
+            "seedflow.learner.training_process",
+            start,
+            run_dir / "logs" / "training.log",
+            inherited=[*fds, wake_fd],
+        )
+
+    def await_ready(self) -> int:
+        """Wait until it trains; returns the generation that it went on from, or 0.
+
+        Raises
+        ------
+        TrainingFailed
+            With its traceback.
+        """
+        deadline = time.monotonic() + READY_SECONDS
+        while self._attempt is None:
+            self.poll()
+            if self.ended:
+                self._raise()
+            if time.monotonic() > deadline:
+                raise TrainingFailed(
+                    f"the training process was not ready within {READY_SECONDS:g} s; see "
+                    f"{self._process.log_path}"
+                )
+            time.sleep(POLL_SECONDS)
+        return self._attempt
+
+    def poll(self) -> dict[str, float] | None:
+        """Take what the child has sent; returns its measurements, if there are new ones."""
+        code = self._process.returncode()
+        for message in self._process.poll_messages():
+            match message["kind"]:
+                case "metrics":
+                    self._values = {**(self._values or {}), **message["values"]}
+                case "note":
+                    self._report(str(message["text"]))
+                case "state" if message["state"] == "running":
+                    self._attempt = int(message["attempt"])
+                case "failed":
+                    self._failed = message
+                    self.ended = True
+        if code is not None:
+            self.ended = True
+        values, self._values = self._values, None
+        return values
+
+    def stop(self) -> None:
+        """Let the child save a checkpoint and end.
+
+        Raises
+        ------
+        TrainingFailed
+            If it failed before or while it ended.
+        """
+        code = self._process.stop(JOIN_SECONDS)
+        self.poll()
+        if code != EXIT_DONE:
+            self._raise()
+
+    def __enter__(self) -> TrainingProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+
+    def _raise(self) -> None:
+        code = self._process.kill()
+        self.poll()
+        if self._failed is not None:
+            raise TrainingFailed(f"training failed:\n{self._failed['traceback']}", self._failed)
+        raise TrainingFailed(
+            f"the training process ended with code {code}; the end of its log {self._process.log_path}:\n"
+            + self._process.log_tail(20)
+        )
+
+
+def main(channel: RoleChannel) -> int:
+    """Train until told to stop; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    keep_freed_memory()
+    from seedflow.algos import make_algorithm
+    from seedflow.learner.arena import SharedArena
+    from seedflow.learner.shared import Shared
+    from seedflow.learner.threads import LoopThreads, training_loops
+    from seedflow.learner.trainer import Trainer
+
+    start = channel.start
+    config, spec = Config.model_validate(start["config"]), EnvSpec.from_json(start["spec"])
+    wake_fd = int(start["wake_fd"])
+    algorithm = make_algorithm(config, spec)
+    shared = Shared(config, spec, algorithm, SharedArena(start["fds"]))
+
+    def note(text: str) -> None:
+        channel.send({"kind": "note", "text": text})
+
+    trainer = Trainer(
+        config,
+        spec,
+        algorithm,
+        shared,
+        Path(start["run_dir"]),
+        lambda: os.eventfd_write(wake_fd, 1),
+        note,
+        acts_here=False,
+    )
+    try:
+        attempt = trainer.restore() if start["resume"] else 0
+    except SeedflowError as error:
+        channel.send(failure(error, retryable=False))
+        return EXIT_HOPELESS
+
+    def done() -> bool:
+        return shared.progress.agent_steps >= config.train.total_agent_steps
+
+    loops = LoopThreads(training_loops(trainer, int(start["torch_threads"])), done, trainer.wake)
+    channel.send({"kind": "state", "state": "running", "attempt": attempt})
+    loops.start()
+    report_at = time.monotonic() + config.metrics.every_seconds
+    while not loops.ended.wait(0.2) and not channel.stop_requested.is_set():
+        if time.monotonic() >= report_at:
+            _send_metrics(trainer, loops, channel)
+            report_at += config.metrics.every_seconds
+    loops.stop()
+    try:
+        loops.join(JOIN_SECONDS)
+    except Exception as error:
+        channel.send(failure(error, retryable=True))
+        if "training" in loops.finished:
+            trainer.save()
+        return EXIT_FAILED
+    _send_metrics(trainer, loops, channel)
+    # Once inference has ended, too, the checkpoint counts the same steps as the last report.
+    while not channel.stop_requested.wait(1.0):
+        continue
+    trainer.save()
+    trainer.close()
+    shared.close()
+    return EXIT_DONE
+
+
+def _send_metrics(trainer: Any, loops: Any, channel: RoleChannel) -> None:
+    values = trainer.metrics.snapshot() | loops.cpu_metrics()
+    channel.send({"kind": "metrics", "values": values})
+
+
+if __name__ == "__main__":
+    run_role(main, ORPHAN_SECONDS)
