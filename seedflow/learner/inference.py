@@ -98,13 +98,18 @@ class InferenceLoop:
         self._leases: dict[int, Lease] = {}
         self._rows_of: dict[tuple[int, int], NDArray[np.int64]] = {}  # by lease id and group
         self._starved_since: float | None = None
+        metrics.add("inference/wait_slots_seconds", 0.0)
 
     def step(self, timeout: float) -> bool:
         """Serve one batch, waiting at most `timeout` seconds for events; returns whether it did."""
-        due = self._batcher.due_in(time.monotonic())
+        began = time.monotonic()
+        due = self._batcher.due_in(began)
         if due is not None and self._starved_since is None:
             timeout = min(timeout, due)
-        for event in self._transport.poll(timeout):
+        events = self._transport.poll(timeout)
+        if due is None:
+            self._metrics.add("inference/idle_seconds", time.monotonic() - began)
+        for event in events:
             match event:
                 case GroupRang(lease, group):
                     self._rang(lease, group)

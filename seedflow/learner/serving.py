@@ -10,6 +10,7 @@ from seedflow.learner.inference import InferenceLoop
 from seedflow.learner.shared import Shared
 from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics, Rate
+from seedflow.metrics.bottleneck import IDLE, STARVED
 from seedflow.rollout import SlotPool, StateTable, UnrollStorage
 from seedflow.rpc.transport import LearnerTransport
 
@@ -52,6 +53,8 @@ class Serving:
             Rate("steps/agent", "rate/agent_steps_per_second"),
             Rate("steps/env_frames", "rate/env_frames_per_second"),
             Rate("train/updates", "rate/updates_per_second"),
+            Rate("inference/idle_seconds", IDLE),
+            Rate("inference/wait_slots_seconds", STARVED),
         ]
         storage = shared.storage
         nbytes = UnrollStorage.nbytes(

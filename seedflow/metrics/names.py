@@ -133,6 +133,21 @@ METRICS: tuple[MetricName, ...] = (
         "counter",
         "Time inference stood still because no unroll slot was free.",
     ),
+    MetricName(
+        "inference/idle_seconds",
+        "s",
+        "counter",
+        "Time inference waited because no environment asked for actions.",
+    ),
+    MetricName(
+        "share/inference_idle", "1", "rate", "Slope of `inference/idle_seconds`: a share of the time."
+    ),
+    MetricName(
+        "share/inference_starved",
+        "1",
+        "rate",
+        "Slope of `inference/wait_slots_seconds`: the share of the time without a free unroll slot.",
+    ),
     MetricName("cpu/inference_seconds", "s", "gauge", "CPU time of the inference loop's thread."),
     MetricName("cpu/prefetch_seconds", "s", "gauge", "CPU time of the prefetch loop's thread."),
     MetricName("cpu/training_seconds", "s", "gauge", "CPU time of the training loop's thread."),

@@ -75,6 +75,16 @@ def test_a_killed_learner_ends_the_run_with_the_reason(launch: Launcher) -> None
     assert str(run_dir / "logs" / "learner-0-g0.log") in launched.err
 
 
+def test_a_killed_training_process_ends_the_run_with_the_reason(launch: Launcher) -> None:
+    run_dir = launch.directory / "run"
+    launched = launch.train(ENDLESS)
+    launched.until(lambda: steps(run_dir) > 100, "training")
+    os.kill(*launched.family("seedflow.learner.training_process"), signal.SIGKILL)
+    assert launched.end() == 1
+    launched.check_quiet()
+    assert "the training process ended with code 137" in launched.err
+
+
 @pytest.mark.slow
 def test_a_killed_worker_takes_its_actor_along_which_is_placed_again(launch: Launcher) -> None:
     run_dir = launch.directory / "run"
