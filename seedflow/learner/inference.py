@@ -33,6 +33,9 @@ from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
 from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
 
+FAULT_METRICS = {"raised": "actor/faults", "hung": "actor/hangs", "crashed": "actor/crashes"}
+MASKED = "env/masked"
+
 
 class InferenceLoop:
     """Serves whatever has rung; never waits for a batch to be full.
@@ -53,6 +56,8 @@ class InferenceLoop:
         Counters, where measurements go, and the run's config.
     report
         Called with a line about something that a person should know.
+    silent
+        Called with the lease of an actor of which nothing was heard for too long.
     """
 
     def __init__(
@@ -69,11 +74,15 @@ class InferenceLoop:
         metrics: Metrics,
         config: Config,
         report: Callable[[str], None],
+        silent: Callable[[Lease], None],
     ) -> None:
         self._transport, self._acting, self._weights = transport, acting, weights
         self._states, self._pool, self._storage = states, pool, storage
         self._unrolls, self._freed = unrolls, freed
         self._progress, self._metrics, self._report = progress, metrics, report
+        self._silent = silent
+        for name in (*FAULT_METRICS.values(), MASKED):
+            metrics.add(name, 0)
         settings = config.inference
         self._batcher = Batcher(settings.max_batch, settings.min_batch, settings.deadline_ms / 1000)
         slab = transport.slab
@@ -98,10 +107,13 @@ class InferenceLoop:
                     self._rang(lease, group)
                 case LeaseOpened(lease):
                     self._opened(lease)
-                case LeaseClosed(lease, reason):
+                case LeaseClosed(lease, reason, ending):
                     self._closed(lease, reason)
-                case FaultReported(lease, text):
-                    self._report(f"{lease.role} actor {lease.index}: {text}")
+                    if ending == "silent":
+                        self._silent(lease)
+                case FaultReported(lease, text, kind):
+                    self._metrics.add(FAULT_METRICS[kind])
+                    self._report(f"{lease.name}: {text}")
         self._pool.put_back(self._freed.take(self._freed.capacity))
         self._open_evaluation()
         now = time.monotonic()
@@ -125,7 +137,7 @@ class InferenceLoop:
 
     def _opened(self, lease: Lease) -> None:
         self._leases[lease.id] = lease
-        self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) joined")
+        self._report(f"{lease.name} (generation {lease.generation}) joined")
 
     def _closed(self, lease: Lease, reason: str) -> None:
         if self._leases.pop(lease.id, None) is None:
@@ -136,7 +148,7 @@ class InferenceLoop:
         self._pool.drop(rows)
         self._episodes.drop(rows)
         self._evaluation.forget(rows)
-        self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) left: {reason}")
+        self._report(f"{lease.name} (generation {lease.generation}) left: {reason}")
 
     def _rows(self, lease: Lease, group: int) -> NDArray[np.int64]:
         start = lease.block * self._block_rows + group * self._group_rows
@@ -237,6 +249,8 @@ class InferenceLoop:
         returns, lengths = self._episodes.update(rows, reward, first, frames)
         self._progress.agent_steps += int(len(first) - first.sum())
         self._progress.env_frames += int(frames.sum())
+        if host["masked"].any():
+            self._metrics.add(MASKED, int(host["masked"].sum()))
         self._metrics.add("episode/count", len(returns))
         self._metrics.observe("episode/return", returns)
         self._metrics.observe("episode/length", lengths)

@@ -24,7 +24,8 @@ from seedflow.learner.training import TrainingLoop
 from seedflow.learner.weights import PublishedWeights
 from seedflow.metrics import Metrics, Rate
 from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
-from seedflow.rpc.slab import REPLY_SCALARS, REQUEST_SCALARS
+from seedflow.rpc.leases import Lease
+from seedflow.rpc.slab import COUNTED_SCALARS, REPLY_SCALARS, REQUEST_SCALARS
 from seedflow.rpc.transport import LearnerTransport
 from seedflow.specs import ArraySpec, EnvSpec
 
@@ -42,6 +43,8 @@ class Learner:
         Where checkpoints go.
     report
         Called with a line about something that a person should know.
+    silent
+        Called with the lease of an actor of which nothing was heard for too long.
 
     Attributes
     ----------
@@ -60,6 +63,7 @@ class Learner:
         transport: LearnerTransport,
         run_dir: Path,
         report: Callable[[str], None],
+        silent: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
         self.config, self.report = config, report
         self.metrics = Metrics()
@@ -100,6 +104,7 @@ class Learner:
             self.metrics,
             config,
             report,
+            silent,
         )
         self.prefetch = PrefetchLoop(
             storage,
@@ -144,12 +149,8 @@ class Learner:
         metrics.set("slots/free", self._pool.free)
         metrics.set("queue/unrolls", len(self._unrolls))
         metrics.set("time/seconds", progress.seconds)
-        counts = self._transport.counts()
-        metrics.set("lease/active", counts.active)
-        metrics.set("lease/quarantined", counts.quarantined)
-        metrics.set("lease/registrations", counts.granted)
-        metrics.set("lease/dropped", counts.dropped)
-        metrics.set("actor/restarts", counts.restarts)
+        for name, value in self._transport.metrics().items():
+            metrics.set(name, value)
         values = metrics.snapshot()
         for rate in self._rates:
             values |= rate.of(values)
@@ -203,7 +204,7 @@ class Learner:
 
 def recorded_fields(spec: EnvSpec, record: tuple[ArraySpec, ...]) -> tuple[ArraySpec, ...]:
     """The fields that an unroll keeps per index, in order."""
-    inputs = [field for field in REQUEST_SCALARS if field.name != "frames"]
+    inputs = [field for field in REQUEST_SCALARS if field.name not in COUNTED_SCALARS]
     version = ArraySpec("version", (), np.dtype(np.int64))
     return (*spec.observation, *inputs, *REPLY_SCALARS, version, *record)
 

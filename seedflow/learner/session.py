@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seedflow.config import Config
-from seedflow.errors import ConfigError, SeedflowError
+from seedflow.errors import ConfigError, SeedflowError, TransportError
 from seedflow.learner.learner import Learner
 from seedflow.learner.threads import LoopThreads
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
+from seedflow.private import private_directory
 from seedflow.roles import EXIT_DONE, EXIT_HOPELESS, Message, RoleChannel, failure
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
+from seedflow.rpc.gateway_keeper import GatewayKeeper
 from seedflow.rpc.gateway_process import GatewayProcess
-from seedflow.rpc.leases import LeaseTable
+from seedflow.rpc.leases import Lease, LeaseTable
 from seedflow.rpc.listener import remove_socket
 from seedflow.rpc.slab import BlockLayout, Slab
+from seedflow.rpc.tls import Tls
 from seedflow.specs import EnvSpec
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,8 @@ class LearnerStart:
         Address that the gateway binds: the Dask worker's own.
     resume
         Go on from the run's newest checkpoint.
+    tls
+        The worker's certificate, where the Dask cluster uses TLS.
     """
 
     config: Config
@@ -47,6 +52,7 @@ class LearnerStart:
     run_dir: Path
     host: str
     resume: bool
+    tls: Tls | None = None
 
     @classmethod
     def parse(cls, message: Message) -> LearnerStart:
@@ -64,10 +70,11 @@ class LearnerStart:
                 run_dir=Path(message["run_dir"]),
                 host=str(message["host"]),
                 resume=bool(message["resume"]),
+                tls=Tls.from_json(message.get("tls")),
             )
         except KeyError as error:
             raise ConfigError(f"the learner's start message lacks {error}") from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, TransportError) as error:
             raise ConfigError(f"the learner's start message is wrong: {error}") from error
 
 
@@ -105,6 +112,11 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         log.info("%s", text)
         channel.send({"kind": "note", "text": text})
 
+    def silent(lease: Lease) -> None:
+        actor = {"role": lease.role, "index": lease.index, "generation": lease.generation}
+        channel.send({"kind": "silent", **actor})
+
+    private_directory(start.run_dir)
     config, spec = start.config, start.spec
     with ExitStack() as stack:
         layout = BlockLayout(spec, config.actor.groups, config.actor.envs_per_group)
@@ -123,11 +135,12 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
                 spec,
                 groups=layout.groups,
                 envs=layout.envs,
+                tls=start.tls,
             )
             stack.enter_context(gateway)
             gateway.start()
         try:
-            learner = Learner(config, spec, control, start.run_dir, note)
+            learner = Learner(config, spec, control, start.run_dir, note, silent)
             stack.callback(learner.close)
             attempt = learner.restore() if start.resume else 0
         except SeedflowError as error:
@@ -136,12 +149,17 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         resume_step = learner.progress.agent_steps if start.resume else None
         sinks = [stack.enter_context(s) for s in make_sinks(config, start.run_dir, resume_step)]
         loops = LoopThreads(learner, config.inference.torch_threads, training_threads(config))
-        endpoint = Endpoint(str(control.path), None if gateway is None else gateway.address)
+        endpoint = Endpoint(
+            str(control.path),
+            None if gateway is None else gateway.address,
+            None if start.tls is None else start.tls.name,
+        )
+        keeper = None if gateway is None else GatewayKeeper(gateway, note)
         channel.send({"kind": "endpoint", "endpoint": endpoint.to_json(), "attempt": attempt})
         channel.send({"kind": "state", "state": "running"})
         loops.start()
         try:
-            _report(learner, loops, gateway, channel, sinks)
+            _report(learner, loops, keeper, channel, sinks)
         finally:
             loops.stop()
             try:
@@ -173,17 +191,19 @@ def training_threads(config: Config) -> int:
 def _report(
     learner: Learner,
     loops: LoopThreads,
-    gateway: GatewayProcess | None,
+    keeper: GatewayKeeper | None,
     channel: RoleChannel,
     sinks: list[Sink],
 ) -> None:
     """Publish metrics every few seconds and keep the gateway up, until the loops end or must."""
     report_at = time.monotonic() + learner.config.metrics.every_seconds
     while not loops.ended.wait(0.2) and not channel.stop_requested.is_set():
-        if gateway is not None and gateway.poll() is not None:
-            learner.report(f"the gateway ended with code {gateway.poll()}; starting it again")
-            gateway.restart()
+        if keeper is not None:
+            keeper.look()
         if time.monotonic() >= report_at:
+            if keeper is not None:
+                for name, value in keeper.metrics().items():
+                    learner.metrics.set(name, value)
             _publish(learner, sinks, channel)
             report_at += learner.config.metrics.every_seconds
 

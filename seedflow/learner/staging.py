@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seedflow.rpc.slab import Slab
+from seedflow.rpc.slab import COUNTED_SCALARS, Slab
 
 Group = tuple[int, int, int]
 """Block, group and the number of environments that it holds."""
@@ -37,7 +37,7 @@ class StagedRows:
     @property
     def recorded(self) -> dict[str, Tensor]:
         """What an unroll keeps of them."""
-        return {name: value for name, value in self.tensors.items() if name != "frames"}
+        return {name: value for name, value in self.tensors.items() if name not in COUNTED_SCALARS}
 
 
 class Staging:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from seedflow.rpc.leases import DroppedLease, Lease, LeaseCounts, LeaseTable
+from seedflow.rpc.leases import DroppedLease, Ending, Lease, LeaseCounts, LeaseTable
+from seedflow.rpc.messages import FaultKind
 from seedflow.rpc.slab import Slab
 
 
@@ -32,6 +33,7 @@ class LeaseClosed:
 
     lease: Lease
     reason: str
+    ending: Ending
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,11 @@ class GroupRang:
 
 @dataclass(frozen=True)
 class FaultReported:
-    """An actor reported the failure of which it is about to end."""
+    """An actor reported the failure of which it is about to end, or its predecessor has ended."""
 
     lease: Lease
     text: str
+    kind: FaultKind
 
 
 Event = LeaseOpened | LeaseClosed | GroupRang | FaultReported
@@ -93,7 +96,10 @@ class LearnerTransport(Protocol):
         """Make a waiting `poll` return. May be called by any thread, also after `close`."""
 
     def counts(self) -> LeaseCounts:
-        """Counters and gauges of the leases."""
+        """Counters and gauges of the leases. May be called by any thread."""
+
+    def metrics(self) -> dict[str, float]:
+        """These and the transport's own, by metric name. May be called by any thread."""
 
     def close(self) -> None:
         """Close all connections; leaves the slab open. May be called twice."""

@@ -364,22 +364,28 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def run(self, learner: EchoLearner, until: float) -> None:
+        """Let seconds pass one after the other, as for a learner that never stands still."""
+        while self.now < until:
+            self.now += 1.0
+            learner.call(lambda: None)
+
 
 def test_a_lease_without_heartbeat_expires_and_its_block_waits_for_the_writer() -> None:
     clock = Clock()
     with EchoLearner(lease_seconds=20.0, clock=clock) as learner, RawActor(learner) as actor:
-        clock.now = 19.0
+        clock.run(learner, until=19.0)
         actor.sock.send(encode(Heartbeat()))
         actor.ring(0)  # both are read in one go, at 19 s
         assert receive(actor.sock) == (Reply(0), None)
-        clock.now = 38.0
-        learner.call(lambda: None)
+        clock.run(learner, until=38.0)
         actor.ring(1)
         assert receive(actor.sock) == (Reply(1), None)
-        clock.now = 59.0
-        learner.server.wake()
+        clock.run(learner, until=59.0)
         assert "nothing was heard from the actor for 20 s" in actor.expect_drop()
-        assert learner.event(LeaseClosed).lease == actor.lease
+        closed = learner.event(LeaseClosed)
+        assert (closed.lease, closed.ending) == (actor.lease, "silent")
+        assert learner.server.metrics()["lease/dropped_silent"] == 1
         assert learner.server.counts().quarantined == 1
         actor.sock.close()
         learner.until(lambda: learner.server.counts().free == learner.slab.blocks)

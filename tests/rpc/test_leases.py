@@ -75,7 +75,7 @@ def test_a_higher_generation_takes_over_in_another_block() -> None:
 def test_an_actor_that_closed_may_come_back_with_its_generation() -> None:
     leases = table()
     first = grant(leases, train())
-    assert leases.writer_gone(first.id) == DroppedLease(first, "the actor closed its connection")
+    assert leases.writer_gone(first.id) == DroppedLease(first, "the actor closed its connection", "closed")
     assert grant(leases, train()).id != first.id
     assert leases.counts().restarts == 0
 
@@ -165,12 +165,12 @@ def test_a_second_ring_before_the_reply_drops_the_lease() -> None:
     lease = grant(leases, train())
     assert leases.ring(lease.id, 1, 0.0, all_first=True) is None
     assert leases.ring(lease.id, 0, 0.0, all_first=True) is None
-    assert leases.reply(lease.id, 1)
+    assert leases.reply(lease.id, 1, 0.0)
     assert leases.ring(lease.id, 1, 0.0, all_first=False) is None
     dropped = leases.ring(lease.id, 0, 0.0, all_first=False)
-    assert dropped == DroppedLease(lease, "rang for group 0 while its request was in flight")
+    assert dropped == DroppedLease(lease, "rang for group 0 while its request was in flight", "protocol")
     assert leases.ring(lease.id, 1, 0.0, all_first=False) is None  # nobody cares any more
-    assert not leases.reply(lease.id, 0)
+    assert not leases.reply(lease.id, 0, 0.0)
 
 
 def test_the_first_request_of_every_group_begins_with_a_reset() -> None:
@@ -188,13 +188,13 @@ def test_a_ring_for_a_group_the_lease_does_not_have_drops_it() -> None:
     leases = table()
     lease = grant(leases, Registration("eval", 0, 0, "print", 1, 8))
     dropped = leases.ring(lease.id, 1, 0.0, all_first=True)
-    assert dropped == DroppedLease(lease, "rang for group 1 of 1")
+    assert dropped == DroppedLease(lease, "rang for group 1 of 1", "protocol")
 
 
 def test_a_reply_to_a_group_that_did_not_ring_is_a_fault_of_the_caller() -> None:
     leases = table()
     with pytest.raises(ValueError, match="no request in flight"):
-        leases.reply(grant(leases, train()).id, 0)
+        leases.reply(grant(leases, train()).id, 0, 0.0)
 
 
 class LeaseTableMachine(RuleBasedStateMachine):
@@ -269,7 +269,7 @@ class LeaseTableMachine(RuleBasedStateMachine):
     def reply(self, data: st.DataObject) -> None:
         lease_id, group = data.draw(st.sampled_from(sorted(self.in_flight)))
         self.in_flight.discard((lease_id, group))
-        assert self.table.reply(lease_id, group) == (lease_id in self.active)
+        assert self.table.reply(lease_id, group, self.now) == (lease_id in self.active)
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data())
