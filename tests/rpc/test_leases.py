@@ -3,7 +3,13 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from seedflow.rpc.leases import (
     DroppedLease,
@@ -197,6 +203,59 @@ def test_a_reply_to_a_group_that_did_not_ring_is_a_fault_of_the_caller() -> None
         leases.reply(grant(leases, train()).id, 0, 0.0)
 
 
+def test_every_refusal_and_every_end_is_counted_by_its_cause() -> None:
+    leases = table(train=2, spare=0, evaluation=0)
+    older = grant(leases, train(0, generation=1))
+    refusal(leases, train(0, generation=1))
+    refusal(leases, train(0, generation=0))
+    refusal(leases, Registration("train", 1, 0, "other", 2, 8))
+    refusal(leases, train(7))
+    leases.refused("token")
+    newer = grant(leases, train(0, generation=2))
+    leases.drop(newer.id, "does not read", "unread")
+    refusal(leases, train(1))  # both blocks wait for their writers
+    leases.writer_gone(older.id)
+    closing = grant(leases, train(1))
+    leases.writer_gone(closing.id)
+    broken = grant(leases, train(1))
+    leases.ring(broken.id, 9, 0.0, all_first=True)
+    leases.writer_gone(broken.id)
+    grant(leases, train(1))
+    leases.tick(LEASE_SECONDS + 1.0)
+    values = leases.counts().metrics()
+    causes = ("token", "version", "mismatch", "duplicate", "stale", "full")
+    assert [values[f"lease/refused_{cause}"] for cause in causes] == [1, 0, 1, 1, 1, 2]
+    endings = ("closed", "silent", "protocol", "unread", "superseded")
+    assert [values[f"lease/dropped_{ending}"] for ending in endings] == [1] * 5
+    assert (values["lease/refused"], values["lease/dropped"], values["lease/registrations"]) == (6, 5, 5)
+
+
+def test_time_in_which_the_learner_stood_still_counts_against_nobody() -> None:
+    leases = table()
+    lease = grant(leases, train())
+    leases.forgive(1000.0)
+    assert leases.tick(1000.0 + LEASE_SECONDS) == []
+    assert [gone.lease for gone in leases.tick(1000.1 + LEASE_SECONDS)] == [lease]
+
+
+def test_the_slowest_actor_is_the_one_that_lets_the_learner_wait_longest() -> None:
+    leases = table(train=3)
+    quick, slow, busy = (grant(leases, train(i)) for i in range(3))
+
+    def slowest(now: float) -> float:
+        assert leases.tick(now) == []
+        return leases.counts().slowest_seconds
+
+    for lease in (quick, slow, busy):
+        leases.ring(lease.id, 0, 1.0, all_first=True)
+    assert slowest(5.0) == 0.0  # all of them wait for the learner
+    leases.reply(slow.id, 0, 5.0)
+    leases.reply(quick.id, 0, 8.0)
+    assert slowest(12.0) == 7.0
+    leases.ring(slow.id, 0, 13.0, all_first=False)
+    assert slowest(13.0) == 5.0
+
+
 class LeaseTableMachine(RuleBasedStateMachine):
     """Actors that come, ring, fall silent, break rules and go in any order, against a plain model."""
 
@@ -328,3 +387,10 @@ class LeaseTableMachine(RuleBasedStateMachine):
 
 LeaseTableMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestLeaseTableMachine = LeaseTableMachine.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ten_thousand_random_sequences_of_lease_events() -> None:
+    many = settings(max_examples=10_000, stateful_step_count=40, deadline=None, database=None)
+    run_state_machine_as_test(LeaseTableMachine, settings=many)
