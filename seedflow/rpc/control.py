@@ -146,7 +146,7 @@ class ControlServer:
             return
         peer = self._owners[lease_id]
         lease = peer.rang[group].lease
-        self.slab.replies[lease.block, group] += 1
+        self.slab.count_reply(lease.block, group)
         try:
             peer.sock.send(REPLIES[group])
         except BlockingIOError:

@@ -193,6 +193,10 @@ class Slab:
         self.requests[block] = 0
         self.replies[block] = 0
 
+    def count_reply(self, block: int, group: int) -> None:
+        """A group's request is answered. An actor may have written anything into either counter."""
+        self.replies[block, group] = self.requests[block, group]
+
     def close(self) -> None:
         """Close the file and let go of the memory; it is unmapped when the last view of it is gone."""
         if self.fd < 0:

@@ -118,10 +118,13 @@ def admit_ring(table: LeaseTable, slab: Slab, lease: Lease, group: int, now: flo
         start = group * slab.layout.envs
         all_first = bool(slab.fields["first"][lease.block, start : start + lease.envs].all())
     dropped = table.ring(lease.id, group, now, all_first)
-    if dropped is None and slab.requests[lease.block, group] != slab.replies[lease.block, group] + 1:
+    if dropped is not None:
+        return dropped
+    requests, replies = int(slab.requests[lease.block, group]), int(slab.replies[lease.block, group])
+    if requests != replies + 1:
         return table.drop(
             lease.id,
-            f"group {group} rang with request counter {slab.requests[lease.block, group]} after "
-            f"{slab.replies[lease.block, group]} replies: expected one more request than replies",
+            f"group {group} rang with request counter {requests} after {replies} replies: expected one more "
+            "request than replies",
         )
-    return dropped
+    return None

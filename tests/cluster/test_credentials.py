@@ -44,7 +44,7 @@ def test_credentials_in_memory_are_taken_as_they_are() -> None:
 
 
 def test_a_certificate_that_names_nobody_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(PlacementError, match="names nobody.*subject alternative name"):
+    with pytest.raises(PlacementError, match=r"names nobody.*subject alternative name"):
         tls_of(security(authority("cluster").files(tmp_path)))
 
 

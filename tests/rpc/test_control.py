@@ -362,6 +362,7 @@ def test_an_actor_that_reports_without_end_is_dropped(learner: EchoLearner) -> N
         for number in range(control.MAX_FAULTS + 1):
             actor.sock.send(encode(Fault(f"fault {number}", "hung")))
         assert f"more than {control.MAX_FAULTS} faults of one lease" in actor.expect_drop()
+        learner.event(LeaseClosed)
         faults = [event for event in learner.events if isinstance(event, FaultReported)]
         assert [(fault.text, fault.kind) for fault in faults] == [
             (f"fault {number}", "hung") for number in range(control.MAX_FAULTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def test_one_that_cannot_come_back_is_tried_again_ever_more_rarely(kept: Kept) -
         kept.keeper.look()
         if kept.gateway.starts > starts:
             tried.append(kept.now)
-    pauses = [after - before for before, after in zip(tried, tried[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(tried)]
     assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
     assert "is free; trying again in 1 s, remote actors wait so long" in kept.said[1]
     kept.gateway.broken = False
