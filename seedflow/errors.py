@@ -33,7 +33,20 @@ class SpecError(SeedflowError):
 
 
 class EnvironmentFault(SeedflowError):
-    """An environment cannot be made, reset or stepped."""
+    """An environment cannot be made, reset or stepped, or does not return what it should.
+
+    Parameters
+    ----------
+    text
+        The message.
+    identity
+        What this fault has in common with the next one of its kind, where the message names a place or time
+        that the next one will not share. Default: the message.
+    """
+
+    def __init__(self, text: str, identity: str | None = None) -> None:
+        super().__init__(text)
+        self.identity = identity
 
 
 class TransportError(SeedflowError):

@@ -12,6 +12,7 @@ from pathlib import Path
 from seedflow.config import RUN_CONFIG, Config, dump_config
 from seedflow.errors import ConfigError
 from seedflow.metrics import METRICS_FILE
+from seedflow.private import private_directory
 
 LOCK = ".lock"
 
@@ -50,15 +51,16 @@ def check_run_dir(directory: Path, resume: bool, resume_or_start: bool) -> bool:
 def locked(directory: Path) -> Iterator[None]:
     """Keep other drivers on this host, or with the same shared file system, out of a run directory.
 
-    The lock ends with the process that holds it, however that ends.
+    A directory that is not there is made, for nobody else to read. The lock ends with the process that holds
+    it, however that ends.
 
     Raises
     ------
     ConfigError
-        If another process holds it.
+        If another process holds it, or the directory is another user's.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    private_directory(directory)
+    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -105,6 +105,8 @@ def _local(config: Config) -> Iterator[Client]:
                     n_workers=workers,
                     threads_per_worker=threads,
                     processes=True,
+                    # Without it, every user of this machine could run code as this one.
+                    security=Security.temporary(),
                     memory_limit=0,
                     dashboard_address="127.0.0.1:0",
                     worker_dashboard_address="127.0.0.1:0",

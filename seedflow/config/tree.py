@@ -40,6 +40,9 @@ class EnvConfig(Section):
     vectorization: Literal["auto", "entry_point", "sync"] = Field(
         "auto", description="the environment's own vector entry point, or SyncVectorEnv"
     )
+    on_nonfinite: Literal["error", "mask"] = Field(
+        "error", description="NaN or infinity in an observation or reward: an error, or 0 in its place"
+    )
 
 
 class ActorConfig(Section):
@@ -51,6 +54,9 @@ class ActorConfig(Section):
     max_restarts: NonNegativeInt = Field(10, description="restarts of actors allowed per window")
     restart_window_seconds: PositiveFloat = Field(600.0, description="length of that window")
     heartbeat_seconds: PositiveFloat = Field(5.0, description="pause between heartbeats")
+    env_timeout_seconds: PositiveFloat | None = Field(
+        300.0, description="a call of an environment that takes longer is a hang; null: never"
+    )
     reconnect_seconds: PositiveFloat = Field(
         60.0, description="how long an actor looks for its learner before it gives up"
     )

@@ -167,7 +167,80 @@ METRICS: tuple[MetricName, ...] = (
         "Leases that ended, for whatever reason, since the learner began.",
     ),
     MetricName("lease/registrations", "leases", "counter", "Leases granted since the learner began."),
+    MetricName(
+        "lease/slowest_seconds",
+        "s",
+        "gauge",
+        "How long the slowest actor has let the learner wait for any of its groups.",
+    ),
+    MetricName("lease/dropped_closed", "leases", "counter", "Those whose actor ended, or its connection."),
+    MetricName(
+        "lease/dropped_silent", "leases", "counter", "Those of which nothing was heard: stopped, or cut off."
+    ),
+    MetricName(
+        "lease/dropped_protocol", "leases", "counter", "Those that sent no message, or one out of turn."
+    ),
+    MetricName("lease/dropped_unread", "leases", "counter", "Those that did not read their actions."),
+    MetricName("lease/dropped_superseded", "leases", "counter", "Those that a newer generation took over."),
+    MetricName("lease/refused", "registrations", "counter", "Registrations that got no lease."),
+    MetricName("lease/refused_token", "registrations", "counter", "Those without the run's token."),
+    MetricName("lease/refused_version", "registrations", "counter", "Those of another release's protocol."),
+    MetricName(
+        "lease/refused_mismatch",
+        "registrations",
+        "counter",
+        "Those with other arrays or sizes (fingerprint).",
+    ),
+    MetricName(
+        "lease/refused_duplicate", "registrations", "counter", "Those of an actor that is connected already."
+    ),
+    MetricName(
+        "lease/refused_stale", "registrations", "counter", "Those of an older generation than is connected."
+    ),
+    MetricName("lease/refused_full", "registrations", "counter", "Those for which there was no room."),
+    MetricName(
+        "control/strays",
+        "connections",
+        "counter",
+        "Connections that did not register, or said something else.",
+    ),
+    MetricName("control/strangers", "connections", "counter", "Connections of other users."),
+    MetricName(
+        "control/exhausted", "times", "counter", "How often connections waited for a free file descriptor."
+    ),
+    MetricName("gateway/restarts", "restarts", "counter", "How often the gateway was started again."),
+    MetricName("gateway/streams", "streams", "gauge", "Open gRPC streams."),
+    MetricName("gateway/pending", "streams", "gauge", "Those of them that have not registered yet."),
+    MetricName("gateway/refused_token", "streams", "counter", "Streams without the run's token."),
+    MetricName(
+        "gateway/unregistered",
+        "streams",
+        "counter",
+        "Streams that did not register in time, or too many at once.",
+    ),
+    MetricName(
+        "gateway/malformed", "streams", "counter", "Streams that sent no message, or one out of turn."
+    ),
+    MetricName(
+        "gateway/broken",
+        "streams",
+        "counter",
+        "Streams that ended with their connection, or for a message that is too large.",
+    ),
     MetricName("actor/restarts", "restarts", "counter", "Actors that were replaced since the learner began."),
+    MetricName("actor/faults", "faults", "counter", "Exceptions of environments."),
+    MetricName(
+        "actor/hangs", "faults", "counter", "Environments that did not return, actors that fell silent."
+    ),
+    MetricName(
+        "actor/crashes", "faults", "counter", "Actors whose process was ended, by an environment or not."
+    ),
+    MetricName(
+        "env/masked",
+        "numbers",
+        "counter",
+        "NaN and infinity in observations and rewards, replaced by 0 (`env.on_nonfinite=mask`).",
+    ),
     MetricName("train/updates", "updates", "counter", "Steps of the optimizer."),
     MetricName(
         "loss/*",

@@ -12,11 +12,12 @@ from seedflow.errors import ConfigError, ConnectionLost, RegistrationRefused, Tr
 from seedflow.rpc.connection import Connection, Exit, HeartbeatThread
 from seedflow.rpc.grpc_options import check_payloads, client_options, grpc
 from seedflow.rpc.leases import Lease, Registration
-from seedflow.rpc.messages import MAX_TEXT, PROTOCOL_VERSION
+from seedflow.rpc.messages import MAX_TEXT, PROTOCOL_VERSION, FaultKind
 from seedflow.rpc.seedflow_pb2 import ActorMessage, Fault, Granted, Heartbeat, LearnerMessage, Register, Step
 from seedflow.rpc.seedflow_pb2 import Exit as WireExit
 from seedflow.rpc.seedflow_pb2_grpc import GatewayStub
 from seedflow.rpc.slab import Block, BlockLayout
+from seedflow.rpc.tls import Tls
 
 GOODBYE_SECONDS = 1.0
 """Longest wait for what was written last to leave, and for the gateway to answer the stream's end."""
@@ -44,16 +45,25 @@ class GatewayStream:
         The message that opens the stream.
     connect_seconds
         Longest wait for the connection below the stream.
+    tls
+        This end's certificate and the name of the other's; None: nothing is encrypted.
     """
 
-    def __init__(self, gateway: str, first: ActorMessage, connect_seconds: float) -> None:
+    def __init__(
+        self, gateway: str, first: ActorMessage, connect_seconds: float, tls: Tls | None = None
+    ) -> None:
         self.gateway = gateway
         self.failure: TransportError | None = None
         self._outgoing: queue.SimpleQueue[ActorMessage | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[LearnerMessage | None] = queue.SimpleQueue()
         self._fault_left = threading.Event()
         self._outgoing.put(first)
-        self._channel = grpc.insecure_channel(gateway, options=client_options(connect_seconds))
+        options = client_options(connect_seconds)
+        if tls is None:
+            self._channel = grpc.insecure_channel(gateway, options=options)
+        else:
+            named = [*options, ("grpc.ssl_target_name_override", tls.name)]
+            self._channel = grpc.secure_channel(gateway, tls.channel_credentials(), options=named)
         stub = GatewayStub(self._channel)  # type: ignore[no-untyped-call]
         self._call: Any = stub.Steps(self._messages())
         self._reader = threading.Thread(target=self._read, name="seedflow-stream-reader", daemon=True)
@@ -145,6 +155,7 @@ class GrpcConnection(Connection):
         layout: BlockLayout,
         connect_seconds: float,
         heartbeat_seconds: float,
+        tls: Tls | None = None,
     ) -> GrpcConnection:
         """Connect to the gateway at ``host:port`` and register: one attempt.
 
@@ -171,7 +182,7 @@ class GrpcConnection(Connection):
             groups=registration.groups,
             envs=registration.envs,
         )
-        stream = GatewayStream(gateway, ActorMessage(register=register), connect_seconds)
+        stream = GatewayStream(gateway, ActorMessage(register=register), connect_seconds, tls)
         try:
             answer = stream.next(connect_seconds)
             if answer is None:
@@ -232,9 +243,9 @@ class GrpcConnection(Connection):
             self._end.__cause__ = error
         return None
 
-    def report_fault(self, text: str) -> None:
+    def report_fault(self, text: str, kind: FaultKind = "raised") -> None:
         if self._stream.failure is None and not self._closed:
-            self._stream.send_fault(ActorMessage(fault=Fault(text=text[-MAX_TEXT:])))
+            self._stream.send_fault(ActorMessage(fault=Fault(text=text[-MAX_TEXT:], kind=kind)))
 
     def close(self) -> None:
         if self._closed:

@@ -6,7 +6,7 @@ groups of E environments as a structure of arrays, after two counters for each g
     request counters   G cache lines, written by the actor
     reply counters     G cache lines, written by the learner
     observation...     [G*E, ...]   request half, written by the actor
-    reward, terminated, truncated, first, frames
+    reward, terminated, truncated, first, frames, masked
     action             [G*E]        reply half, written by the learner
 
 Row i of group g is ``g * E + i``. The fields of all blocks together are strided arrays
@@ -57,7 +57,10 @@ REQUEST_SCALARS = (
     ArraySpec("truncated", (), np.dtype(np.bool_)),
     ArraySpec("first", (), np.dtype(np.bool_)),
     ArraySpec("frames", (), np.dtype(np.int32)),
+    ArraySpec("masked", (), np.dtype(np.int32)),
 )
+COUNTED_SCALARS = ("frames", "masked")
+"""Those of them that are counted and not kept in unrolls."""
 REPLY_SCALARS = (ArraySpec("action", (), np.dtype(np.int64)),)
 
 
@@ -189,6 +192,10 @@ class Slab:
         """Set a block's counters to zero, before it is granted to a new lease."""
         self.requests[block] = 0
         self.replies[block] = 0
+
+    def count_reply(self, block: int, group: int) -> None:
+        """A group's request is answered. An actor may have written anything into either counter."""
+        self.replies[block, group] = self.requests[block, group]
 
     def close(self) -> None:
         """Close the file and let go of the memory; it is unmapped when the last view of it is gone."""
