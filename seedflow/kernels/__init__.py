@@ -11,17 +11,34 @@ several threads at once. Kernels compile at their first call, never at import.
 `recurrent_scatter`  the batch's new core states back into the tables
 `unroll_append`      one index of many unrolls into their slots
 `unroll_gather`      a time-major batch out of slots
+`sum_tree_set`       values of a sum tree, by which `sum_tree_sample` draws
 ===================  ==================================================================
 """
 
 from seedflow.kernels.recurrent import recurrent_gather, recurrent_scatter
+from seedflow.kernels.sum_tree import (
+    SumTreeSample,
+    sum_tree_leaves,
+    sum_tree_min,
+    sum_tree_new,
+    sum_tree_sample,
+    sum_tree_set,
+    sum_tree_total,
+)
 from seedflow.kernels.unroll import unroll_append, unroll_gather
 from seedflow.kernels.vtrace import VTraceReturns, vtrace
 
 __all__ = [
+    "SumTreeSample",
     "VTraceReturns",
     "recurrent_gather",
     "recurrent_scatter",
+    "sum_tree_leaves",
+    "sum_tree_min",
+    "sum_tree_new",
+    "sum_tree_sample",
+    "sum_tree_set",
+    "sum_tree_total",
     "unroll_append",
     "unroll_gather",
     "vtrace",

@@ -20,7 +20,8 @@ from seedflow import kernels
 from . import reference
 
 DTYPES = ("float32", "uint8", "int32", "int64", "bool", "int16", "int8", "float16", "float64")
-IN_PLACE = {"recurrent_scatter": "tables", "unroll_append": "fields"}
+IN_PLACE = {"recurrent_scatter": "tables", "unroll_append": "fields", "sum_tree_set": "tree"}
+RESULT_TYPES = {"vtrace": kernels.VTraceReturns, "sum_tree_sample": kernels.SumTreeSample}
 
 Inputs = dict[str, Any]
 
@@ -78,17 +79,24 @@ def run(case: Case, device: str, *, with_out: bool = False) -> list[np.ndarray]:
     function = getattr(kernels, case.operation)
     if case.operation in IN_PLACE:
         assert function(**arguments) is None
-        results = arguments[IN_PLACE[case.operation]]
+        results = changed(case, arguments)
     elif with_out:
         results = function(**arguments)
         out = [torch.full_like(result, 7) for result in results]
-        out = kernels.VTraceReturns(*out) if case.operation == "vtrace" else out
+        if case.operation in RESULT_TYPES:
+            out = RESULT_TYPES[case.operation](*out)
         returned = function(**arguments, out=out)
         assert all(a is b for a, b in zip(returned, out, strict=True))
         results = out
     else:
         results = function(**arguments)
     return [result.cpu().numpy() for result in results]
+
+
+def changed(case: Case, arguments: Inputs) -> list[torch.Tensor]:
+    """The arrays that an in-place kernel was given to change."""
+    results = arguments[IN_PLACE[case.operation]]
+    return [results] if isinstance(results, torch.Tensor) else results
 
 
 def array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -186,6 +194,36 @@ def vtrace_case(name: str, **settings: Any) -> Case:
     return Case("vtrace", name, partial(make_vtrace, **settings), relative=2e-5, absolute=2e-5)
 
 
+def make_leaves(rng: np.random.Generator, capacity: int, zeros: float) -> np.ndarray:
+    """Values of a tree's leaves over many orders of magnitude, some share of them zero."""
+    leaves = np.exp(rng.normal(scale=3.0, size=capacity))
+    return np.where(rng.random(capacity) < zeros, 0.0, leaves)
+
+
+def make_sum_tree_set(rng: np.random.Generator, capacity: int, count: int, zeros: float = 0.1) -> Inputs:
+    return {
+        "tree": reference.sum_tree(make_leaves(rng, capacity, zeros)),
+        "index": rng.integers(0, capacity, count),
+        "value": make_leaves(rng, count, zeros),
+    }
+
+
+def make_sum_tree_sample(
+    rng: np.random.Generator, capacity: int, count: int, zeros: float = 0.1, uniform: float | None = None
+) -> Inputs:
+    drawn = rng.random(count)
+    return {
+        "tree": reference.sum_tree(make_leaves(rng, capacity, zeros)),
+        "uniform": drawn if uniform is None else np.full(count, uniform),
+    }
+
+
+def make_one_positive(rng: np.random.Generator, capacity: int, count: int, position: int) -> Inputs:
+    leaves = np.zeros(capacity)
+    leaves[position] = 1e-6
+    return {"tree": reference.sum_tree(leaves), "uniform": rng.random(count)}
+
+
 ITEMS = ((), (3,), (5, 4), (1,), (2, 1, 3), (0,), (7,), (16,), ())  # one for each of DTYPES
 EVERY_DTYPE = Arrays(ITEMS, DTYPES)
 WITH_GAPS = Arrays(ITEMS, DTYPES, gaps=True)
@@ -241,4 +279,34 @@ MOVE_CASES = [
     move_case(make_unroll_gather, "no field", NOTHING, 3, 2, 2),
 ]
 
-CASES = VTRACE_CASES + MOVE_CASES
+SUM_TREE_CASES = [
+    Case("sum_tree_set", f"{count} of {capacity}", partial(make_sum_tree_set, capacity=capacity, count=count))
+    for capacity, count in [(1, 1), (3, 2), (3, 50), (64, 64), (100, 0), (1000, 37), (5000, 256)]
+]
+SUM_TREE_CASES += [
+    Case("sum_tree_set", "plain", partial(make_sum_tree_set, capacity=300, count=32)),
+    Case("sum_tree_set", "everything to zero", partial(make_sum_tree_set, capacity=5, count=80, zeros=1.0)),
+]
+SUM_TREE_CASES += [
+    Case("sum_tree_sample", name, partial(make_sum_tree_sample, **settings))
+    for name, settings in {
+        "plain": {"capacity": 300, "count": 32},
+        "one leaf": {"capacity": 1, "count": 3, "zeros": 0.0},
+        "three leaves": {"capacity": 3, "count": 64, "zeros": 0.0},
+        "no draw": {"capacity": 9, "count": 0},
+        "one draw": {"capacity": 1000, "count": 1},
+        "mostly zeros": {"capacity": 5000, "count": 256, "zeros": 0.99},
+        "lower ends": {"capacity": 70, "count": 16, "uniform": 0.0},
+        "upper ends": {"capacity": 70, "count": 16, "uniform": 1.0},
+    }.items()
+]
+SUM_TREE_CASES += [
+    Case(
+        "sum_tree_sample",
+        f"only leaf {position} of 7",
+        partial(make_one_positive, capacity=7, count=40, position=position),
+    )
+    for position in (0, 3, 6)
+]
+
+CASES = VTRACE_CASES + MOVE_CASES + SUM_TREE_CASES

@@ -68,3 +68,39 @@ def unroll_append(
 def unroll_gather(fields: Sequence[np.ndarray], slots: np.ndarray) -> Arrays:
     """The unrolls of some slots, time-major."""
     return [field[slots].swapaxes(0, 1) for field in fields]
+
+
+def sum_tree_set(tree: np.ndarray, index: np.ndarray, value: np.ndarray) -> Arrays:
+    """The tree after the leaves were set one after the other."""
+    width = len(tree) // 2
+    leaves = tree[width : width + int(tree[0])].copy()
+    for i, v in zip(index, value, strict=True):
+        leaves[i] = v
+    return [sum_tree(leaves)]
+
+
+def sum_tree_sample(tree: np.ndarray, uniform: np.ndarray) -> Arrays:
+    """The leaves that a walk down from the root finds, and their values."""
+    width = len(tree) // 2
+    index, value = np.zeros(len(uniform), np.int64), np.zeros(len(uniform))
+    for k, u in enumerate(uniform):
+        target, node = (k + u) / len(uniform) * tree[1], 1
+        while node < width:
+            left, right = tree[2 * node], tree[2 * node + 1]
+            if target < left or right == 0.0:
+                node = 2 * node
+            else:
+                node, target = 2 * node + 1, target - left
+        index[k], value[k] = node - width, tree[node]
+    return [index, value]
+
+
+def sum_tree(leaves: np.ndarray) -> np.ndarray:
+    """The whole tree over some leaves, built from below."""
+    width = 1
+    while width < len(leaves):
+        width *= 2
+    levels = [np.concatenate([leaves, np.zeros(width - len(leaves))])]
+    while len(levels[0]) > 1:
+        levels.insert(0, levels[0][0::2] + levels[0][1::2])
+    return np.concatenate([np.array([float(len(leaves))]), *levels])

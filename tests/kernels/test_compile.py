@@ -10,7 +10,7 @@ import torch
 
 from seedflow import kernels
 
-from .cases import CASES, IN_PLACE, Case, tensors
+from .cases import CASES, IN_PLACE, RESULT_TYPES, Case, changed, tensors
 
 SOME = [case for case in CASES if case.name in ("plain", "all valid", "every dtype")]
 
@@ -26,7 +26,7 @@ def arguments_of_twin(case: Case) -> list[Any]:
     inputs = tensors(case.inputs(), "cpu")
     if case.operation not in IN_PLACE:
         results = getattr(kernels, case.operation)(**inputs)
-        return [*inputs.values(), *(results if case.operation == "vtrace" else [results])]
+        return [*inputs.values(), *(results if case.operation in RESULT_TYPES else [results])]
     return list(inputs.values())
 
 
@@ -43,7 +43,7 @@ def test_a_compiled_function_holds_a_kernel_without_a_graph_break(case: Case) ->
     arguments = tensors(case.inputs(), "cpu")
     results = torch.compile(lambda: kernel(**arguments), backend="aot_eager", fullgraph=True)()
     if case.operation in IN_PLACE:
-        results = arguments[IN_PLACE[case.operation]]
+        results = changed(case, arguments)
     case.check([result.numpy() for result in results])
 
 
