@@ -1,0 +1,5 @@
+"""Imports every CUDA twin, which registers it."""
+
+from seedflow.kernels.cuda import moves, sum_tree, vtrace
+
+__all__ = ["moves", "sum_tree", "vtrace"]
