@@ -8,9 +8,12 @@ Each operation is also an operator of `torch.library`, under ``torch.ops.seedflo
 the twin directly, which is faster; while torch.compile traces, `twin` gives the operator, so that a
 graph does not break at a kernel.
 
+A twin joins by registering, as its module is imported. Those for CUDA, in `seedflow.kernels.cuda`, are
+imported when the first CUDA tensor needs one.
+
 Examples
 --------
-A CUDA twin joins by registering; the operation's public function then finds it for CUDA tensors::
+The operation's public function then finds it for tensors of that device::
 
     @register("recurrent_scatter", "cuda")
     def _recurrent_scatter_cuda(tables, rows, values): ...
@@ -18,6 +21,7 @@ A CUDA twin joins by registering; the operation's public function then finds it 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -101,4 +105,6 @@ def operations() -> tuple[str, ...]:
 
 def _pick(operation: str, device_type: str) -> Twin:
     registered = _twins[operation]
+    if device_type == "cuda" and device_type not in registered:
+        importlib.import_module("seedflow.kernels.cuda.twins")
     return registered.get(device_type) or registered[PORTABLE]
