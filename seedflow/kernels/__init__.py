@@ -7,6 +7,7 @@ several threads at once. Kernels compile at their first call, never at import.
 
 ===================  ==================================================================
 `vtrace`             V-trace targets and advantages, from log importance ratios
+`vtrace_loss`        the V-trace loss of a categorical policy and its gradients, from logits
 `recurrent_gather`   rows of the core-state tables into a batch, zero where an episode begins
 `recurrent_scatter`  the batch's new core states back into the tables
 `unroll_append`      one index of many unrolls into their slots
@@ -27,9 +28,12 @@ from seedflow.kernels.sum_tree import (
 )
 from seedflow.kernels.unroll import unroll_append, unroll_gather
 from seedflow.kernels.vtrace import VTraceReturns, vtrace
+from seedflow.kernels.vtrace_loss import VTRACE_LOSS_TERMS, VTraceLoss, vtrace_loss
 
 __all__ = [
+    "VTRACE_LOSS_TERMS",
     "SumTreeSample",
+    "VTraceLoss",
     "VTraceReturns",
     "recurrent_gather",
     "recurrent_scatter",
@@ -42,4 +46,5 @@ __all__ = [
     "unroll_append",
     "unroll_gather",
     "vtrace",
+    "vtrace_loss",
 ]

@@ -86,6 +86,13 @@ def check_array(
     _raise_strides(name, tensor, leading)
 
 
+def check_floating(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Check that a tensor is float32, or float64 on CPU."""
+    if tensor.dtype is torch.float32 or (tensor.dtype is torch.float64 and device.type == "cpu"):
+        return
+    raise SpecError(f"{name} is {describe(tensor)}: expected dtype float32; convert it")
+
+
 def check_movable(name: str, tensor: Tensor, leading: int) -> None:
     """Check that the items behind the first `leading` axes are dense and of a dtype that can be moved."""
     if tensor.dtype not in MOVABLE_DTYPES:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 Twin = Callable[..., None]
 
@@ -55,6 +56,32 @@ def define(operation: str, parameters: str) -> None:
     _library.impl(operation, call("cpu"), "CPU")
     _library.impl(operation, call("cuda"), "CUDA")
     torch.library.register_fake(f"seedflow::{operation}", lambda *arguments: None, lib=_library)
+
+
+def define_functional(
+    schema: str,
+    implementation: Callable[..., tuple[Tensor, ...]],
+    fake: Callable[..., tuple[Tensor, ...]],
+    keep: Callable[..., None],
+    backward: Callable[..., tuple[Tensor | None, ...]],
+) -> None:
+    """Add an operator that returns new tensors and can be differentiated, for graphs.
+
+    Parameters
+    ----------
+    schema
+        Name, parameters and results in the language of `torch.library`.
+    implementation, fake
+        What it computes, with contents and without.
+    keep, backward
+        As in `torch.library.register_autograd`.
+    """
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, implementation, key)
+    torch.library.register_fake(f"seedflow::{name}", fake, lib=_library)
+    torch.library.register_autograd(f"seedflow::{name}", backward, setup_context=keep, lib=_library)
 
 
 def register(operation: str, device_type: str) -> Callable[[Twin], Twin]:

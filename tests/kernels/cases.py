@@ -22,6 +22,7 @@ from . import reference
 DTYPES = ("float32", "uint8", "int32", "int64", "bool", "int16", "int8", "float16", "float64")
 IN_PLACE = {"recurrent_scatter": "tables", "unroll_append": "fields", "sum_tree_set": "tree"}
 RESULT_TYPES = {"vtrace": kernels.VTraceReturns, "sum_tree_sample": kernels.SumTreeSample}
+LOSSES = {"vtrace_loss": ("logits", "values")}  # with the inputs that have a gradient
 
 Inputs = dict[str, Any]
 
@@ -60,12 +61,27 @@ class Case:
                 np.testing.assert_array_equal(result, wanted)
 
 
+class BFloat16(np.ndarray):
+    """A float32 array whose values bfloat16 can hold, and which a kernel gets as such."""
+
+
+def bfloat16(values: np.ndarray) -> np.ndarray:
+    """The nearest values that bfloat16 can hold."""
+    return torch.from_numpy(values).to(torch.bfloat16).float().numpy().view(BFloat16)
+
+
 def tensors(inputs: Inputs, device: str) -> Inputs:
     """Arrays as tensors that share their memory (CPU) or copy it to a device."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, np.ndarray):
-            return torch.from_numpy(value).to(device)
+            tensor = torch.from_numpy(value)
+            if isinstance(value, BFloat16):
+                tensor = tensor.to(torch.bfloat16)
+            if device == "cpu":
+                return tensor
+            copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+            return copy.copy_(tensor)  # with the gaps between its rows
         if isinstance(value, list):
             return [convert(item) for item in value]
         return value
@@ -74,12 +90,17 @@ def tensors(inputs: Inputs, device: str) -> Inputs:
 
 
 def run(case: Case, device: str, *, with_out: bool = False) -> list[np.ndarray]:
-    """Call the case's kernel and return its results, for in-place kernels the changed arrays."""
+    """Call the case's kernel and return its results.
+
+    In-place kernels have the changed arrays as results, losses have their gradients as further ones.
+    """
     arguments = tensors(case.inputs(), device)
     function = getattr(kernels, case.operation)
     if case.operation in IN_PLACE:
         assert function(**arguments) is None
         results = changed(case, arguments)
+    elif case.operation in LOSSES:
+        results = with_gradients(case, function, arguments)
     elif with_out:
         results = function(**arguments)
         out = [torch.full_like(result, 7) for result in results]
@@ -97,6 +118,15 @@ def changed(case: Case, arguments: Inputs) -> list[torch.Tensor]:
     """The arrays that an in-place kernel was given to change."""
     results = arguments[IN_PLACE[case.operation]]
     return [results] if isinstance(results, torch.Tensor) else results
+
+
+def with_gradients(case: Case, function: Callable[..., Any], arguments: Inputs) -> list[torch.Tensor]:
+    """What a loss returns, then its gradients."""
+    sources = [arguments[name].clone().requires_grad_() for name in LOSSES[case.operation]]
+    results = function(**arguments | dict(zip(LOSSES[case.operation], sources, strict=True)))
+    assert [result.requires_grad for result in results] == [True] + [False] * (len(results) - 1)
+    gradients = torch.autograd.grad(results[0], sources)
+    return [x.detach().float() if x.dtype is torch.bfloat16 else x.detach() for x in (*results, *gradients)]
 
 
 def array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -143,6 +173,44 @@ def make_vtrace(
         "c_bar": c_bar,
         "pg_rho_bar": pg_rho_bar,
         "trace_decay": trace_decay,
+    }
+
+
+def make_vtrace_loss(
+    rng: np.random.Generator,
+    shape: tuple[int, int] = (20, 8),
+    actions: int = 5,
+    *,
+    masked: bool = True,
+    spread: float = 1.0,
+    splits: tuple[int, ...] | None = None,
+    impossible: float = 0.0,
+    low_precision: bool = False,
+    value_cost: float = 0.5,
+    entropy_cost: float = 0.02,
+    **settings: Any,
+) -> Inputs:
+    """An unroll with logits; `impossible` is the share of actions whose logit is -inf."""
+    inputs = make_vtrace(rng, shape, masked=masked, **settings)
+    parts = (actions,) if splits is None else splits
+    chosen = np.stack([rng.integers(0, width, shape) for width in parts], axis=-1)
+    logits = rng.normal(scale=spread, size=(shape[0] + 1, shape[1], sum(parts))).astype(np.float32)
+    barred, offset = rng.random(logits.shape) < impossible, 0
+    for k, width in enumerate(parts):
+        part = barred[:-1, :, offset : offset + width]
+        np.put_along_axis(part, chosen[..., k : k + 1], False, axis=-1)
+        barred[-1, :, offset] = False
+        offset += width
+    logits[barred] = -np.inf
+    del inputs["log_rhos"]
+    return {
+        **inputs,
+        "logits": bfloat16(logits) if low_precision else logits,
+        "actions": chosen[..., 0] if splits is None else chosen,
+        "behaviour_log_probs": -2.0 * rng.random(shape).astype(np.float32),
+        "value_cost": value_cost,
+        "entropy_cost": entropy_cost,
+        "splits": splits,
     }
 
 
@@ -254,6 +322,30 @@ VTRACE_CASES = [
     vtrace_case("far off policy", spread=30.0),
 ]
 
+
+def vtrace_loss_case(name: str, tolerance: float = 2e-5, **settings: Any) -> Case:
+    make = partial(make_vtrace_loss, **settings)
+    return Case("vtrace_loss", name, make, relative=tolerance, absolute=tolerance)
+
+
+VTRACE_LOSS_CASES = [
+    vtrace_loss_case("plain"),
+    vtrace_loss_case("all valid", masked=False),
+    vtrace_loss_case("one transition", shape=(1, 4)),
+    vtrace_loss_case("one column", shape=(20, 1)),
+    vtrace_loss_case("no column", shape=(3, 0)),
+    vtrace_loss_case("one action", actions=1),
+    vtrace_loss_case("wide", shape=(5, 130), actions=3),
+    vtrace_loss_case("many actions", shape=(7, 9), actions=300),
+    vtrace_loss_case("independent parts", splits=(2, 5, 3)),
+    vtrace_loss_case("impossible actions", impossible=0.4),
+    vtrace_loss_case("impossible parts", impossible=0.4, splits=(3, 4)),
+    vtrace_loss_case("clips apart", rho_bar=3.7, c_bar=0.8, pg_rho_bar=2.2, trace_decay=0.9),
+    vtrace_loss_case("far off policy", spread=30.0),
+    vtrace_loss_case("bfloat16", tolerance=4e-3, low_precision=True),
+    vtrace_loss_case("bfloat16 parts", tolerance=4e-3, low_precision=True, splits=(4, 4), impossible=0.2),
+]
+
 MOVE_CASES = [
     move_case(make_recurrent_gather, "every dtype", EVERY_DTYPE, 12, 9),
     move_case(make_recurrent_gather, "rows with gaps", WITH_GAPS, 12, 9),
@@ -309,4 +401,4 @@ SUM_TREE_CASES += [
     for position in (0, 3, 6)
 ]
 
-CASES = VTRACE_CASES + MOVE_CASES + SUM_TREE_CASES
+CASES = VTRACE_CASES + VTRACE_LOSS_CASES + MOVE_CASES + SUM_TREE_CASES

@@ -37,6 +37,73 @@ def vtrace(
     return [vs[:-1], advantages]
 
 
+def vtrace_loss(
+    logits: np.ndarray,
+    values: np.ndarray,
+    actions: np.ndarray,
+    behaviour_log_probs: np.ndarray,
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    rho_bar: float,
+    c_bar: float,
+    pg_rho_bar: float,
+    trace_decay: float,
+    value_cost: float,
+    entropy_cost: float,
+    splits: Sequence[int] | None = None,
+) -> Arrays:
+    """Loss, reported terms, and the gradients with respect to logits and values."""
+    v, mask = values.astype(np.float64), np.ones(rewards.shape) if valid is None else valid.astype(np.float64)
+    count = max(mask.sum(), 1.0)
+    parts = [logits.shape[-1]] if splits is None else list(splits)
+    chosen = actions.reshape(*rewards.shape, len(parts))
+    log_prob, entropy = np.zeros(rewards.shape), np.zeros(rewards.shape)
+    d_log_prob, d_entropy = np.zeros(logits.shape), np.zeros(logits.shape)
+    offset = 0
+    for k, width in enumerate(parts):
+        part = slice(offset, offset + width)
+        x = logits[:-1, :, part].astype(np.float64)
+        x = x - x.max(-1, keepdims=True)
+        p = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+        log_p = np.where(p > 0, x, 0.0) - np.log(np.exp(x).sum(-1, keepdims=True))
+        taken = np.eye(width)[chosen[..., k]]
+        h = -(p * log_p).sum(-1, keepdims=True)
+        log_prob += (taken * log_p).sum(-1)
+        entropy += h[..., 0]
+        d_log_prob[:-1, :, part] = taken - p
+        d_entropy[:-1, :, part] = -p * (log_p + h)
+        offset += width
+    log_rhos = log_prob - behaviour_log_probs
+    vs, advantages = vtrace(
+        log_rhos,
+        rewards,
+        discounts,
+        values,
+        valid,
+        rho_bar=rho_bar,
+        c_bar=c_bar,
+        pg_rho_bar=pg_rho_bar,
+        trace_decay=trace_decay,
+    )
+    error = mask * (vs - v[:-1])
+
+    def mean(x: np.ndarray) -> float:
+        return float((mask * x).sum() / count)
+
+    policy, value = mean(-log_prob * advantages), mean(0.5 * error**2)
+    total = policy + value_cost * value - entropy_cost * mean(entropy)
+    explained = 1.0 - mean((error - mean(error)) ** 2) / (mean((vs - mean(vs)) ** 2) + 1e-8)
+    clipped = [mean(np.exp(log_rhos) > bar) for bar in (rho_bar, c_bar)]
+    terms = [total, policy, value, mean(entropy), mean(np.abs(error)), explained, *clipped]
+    d_logits, d_values = np.zeros(logits.shape), np.zeros(v.shape)
+    slope = -advantages[..., None] * d_log_prob[:-1] - entropy_cost * d_entropy[:-1]
+    d_logits[:-1] = mask[..., None] * slope / count
+    d_values[:-1] = -value_cost * error / count
+    return [np.array(total), np.array(terms), d_logits, d_values]
+
+
 def recurrent_gather(tables: Sequence[np.ndarray], rows: np.ndarray, first: np.ndarray) -> Arrays:
     """Rows of the tables; zeros where an episode begins."""
     batch = [table[rows] for table in tables]
