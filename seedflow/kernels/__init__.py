@@ -8,6 +8,7 @@ several threads at once. Kernels compile at their first call, never at import.
 ===================  ==================================================================
 `vtrace`             V-trace targets and advantages, from log importance ratios
 `vtrace_loss`        the V-trace loss of a categorical policy and its gradients, from logits
+`gae`, `n_step`      advantages and returns of on-policy methods
 `recurrent_gather`   rows of the core-state tables into a batch, zero where an episode begins
 `recurrent_scatter`  the batch's new core states back into the tables
 `unroll_append`      one index of many unrolls into their slots
@@ -17,6 +18,7 @@ several threads at once. Kernels compile at their first call, never at import.
 """
 
 from seedflow.kernels.recurrent import recurrent_gather, recurrent_scatter
+from seedflow.kernels.returns import GaeReturns, gae, n_step
 from seedflow.kernels.sum_tree import (
     SumTreeSample,
     sum_tree_leaves,
@@ -32,9 +34,12 @@ from seedflow.kernels.vtrace_loss import VTRACE_LOSS_TERMS, VTraceLoss, vtrace_l
 
 __all__ = [
     "VTRACE_LOSS_TERMS",
+    "GaeReturns",
     "SumTreeSample",
     "VTraceLoss",
     "VTraceReturns",
+    "gae",
+    "n_step",
     "recurrent_gather",
     "recurrent_scatter",
     "sum_tree_leaves",

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from seedflow.kernels.registry import define, define_functional, twin
 
@@ -113,11 +114,12 @@ class _Node(torch.autograd.Function):
         return results[: -loss.differentiable]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         kept: tuple[Tensor, ...] = ctx.gradients
+        others: list[Tensor | None] = [None] * ctx.others
         if gradient is None:
-            return (None,) * (2 + len(kept) + ctx.others)
+            return (*[None] * (2 + len(kept)), *others)
         if gradient.device.type != "cpu" or gradient.item() != 1.0:  # elsewhere a look would wait
             kept = tuple(gradient * x for x in kept)
-        return (None, None, *kept, *[None] * ctx.others)
+        return (None, None, *kept, *others)

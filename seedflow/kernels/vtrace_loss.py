@@ -209,9 +209,10 @@ def _loss_torch(
         return x.masked_fill(mask == 0, 0.0).sum() / count
 
     log_policy = [
-        torch.log_softmax(part, dim=-1) for part in logits[:-1].to(values.dtype).split(tuple(splits), dim=-1)
+        torch.log_softmax(part, dim=-1)
+        for part in torch.split(logits[:-1].to(values.dtype), list(splits), dim=-1)
     ]
-    chosen = actions.reshape(*shape, len(splits)).split(1, dim=-1)
+    chosen = torch.split(actions.reshape(*shape, len(splits)), 1, dim=-1)
     log_prob = sum(
         (log_pi.gather(-1, a).squeeze(-1) for log_pi, a in zip(log_policy, chosen, strict=True)), 0 * one
     )

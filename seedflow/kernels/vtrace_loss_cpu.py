@@ -16,10 +16,11 @@ from seedflow.kernels.softmax import TILE, softmax, transpose
 @cpu_kernel
 def first_impossible(actions: np.ndarray, splits: np.ndarray) -> int:
     """Return the first position in the flattened actions [n, K] of one that has no logit, or -1."""
+    parts = len(splits)
     for i in range(actions.shape[0]):
-        for k in range(actions.shape[1]):
+        for k in range(parts):
             if actions[i, k] < 0 or actions[i, k] >= splits[k]:
-                return i * actions.shape[1] + k
+                return i * parts + k
     return -1
 
 

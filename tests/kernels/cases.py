@@ -21,7 +21,11 @@ from . import reference
 
 DTYPES = ("float32", "uint8", "int32", "int64", "bool", "int16", "int8", "float16", "float64")
 IN_PLACE = {"recurrent_scatter": "tables", "unroll_append": "fields", "sum_tree_set": "tree"}
-RESULT_TYPES = {"vtrace": kernels.VTraceReturns, "sum_tree_sample": kernels.SumTreeSample}
+RESULT_TYPES = {
+    "vtrace": kernels.VTraceReturns._make,
+    "gae": kernels.GaeReturns._make,
+    "sum_tree_sample": kernels.SumTreeSample._make,
+}
 LOSSES = {"vtrace_loss": ("logits", "values")}  # with the inputs that have a gradient
 
 Inputs = dict[str, Any]
@@ -103,14 +107,18 @@ def run(case: Case, device: str, *, with_out: bool = False) -> list[np.ndarray]:
         results = with_gradients(case, function, arguments)
     elif with_out:
         results = function(**arguments)
-        out = [torch.full_like(result, 7) for result in results]
-        if case.operation in RESULT_TYPES:
-            out = RESULT_TYPES[case.operation](*out)
-        returned = function(**arguments, out=out)
-        assert all(a is b for a, b in zip(returned, out, strict=True))
-        results = out
+        if isinstance(results, torch.Tensor):
+            out: Any = torch.full_like(results, 7)
+            assert function(**arguments, out=out) is out
+            results = [out]
+        else:
+            out = RESULT_TYPES.get(case.operation, list)(torch.full_like(result, 7) for result in results)
+            returned = function(**arguments, out=out)
+            assert all(a is b for a, b in zip(returned, out, strict=True))
+            results = out
     else:
         results = function(**arguments)
+        results = [results] if isinstance(results, torch.Tensor) else results
     return [result.cpu().numpy() for result in results]
 
 
@@ -174,6 +182,17 @@ def make_vtrace(
         "pg_rho_bar": pg_rho_bar,
         "trace_decay": trace_decay,
     }
+
+
+def make_gae(rng: np.random.Generator, *, trace_decay: float = 0.95, **settings: Any) -> Inputs:
+    inputs = make_vtrace(rng, **settings)
+    arrays = {name: inputs[name] for name in ("rewards", "discounts", "values", "valid")}
+    return {**arrays, "trace_decay": trace_decay}
+
+
+def make_n_step(rng: np.random.Generator, *, n: int = 3, **settings: Any) -> Inputs:
+    inputs = make_vtrace(rng, **settings)
+    return {**{name: inputs[name] for name in ("rewards", "discounts", "values", "valid")}, "n": n}
 
 
 def make_vtrace_loss(
@@ -323,6 +342,30 @@ VTRACE_CASES = [
 ]
 
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "all valid": {"masked": False},
+    "one transition": {"shape": (1, 4)},
+    "one column": {"shape": (20, 1)},
+    "no column": {"shape": (3, 0)},
+    "trailing axes": {"shape": (6, 3, 2, 5)},
+    "odd width": {"shape": (7, 37)},
+    "wide": {"shape": (20, 260)},
+}
+RETURNS_CASES = [
+    Case("gae", name, partial(make_gae, **settings), relative=2e-5, absolute=2e-5)
+    for name, settings in {
+        **SHAPES,
+        "lambda 1": {"trace_decay": 1.0},
+        "lambda 0": {"trace_decay": 0.0},
+    }.items()
+]
+RETURNS_CASES += [
+    Case("n_step", name, partial(make_n_step, **settings), relative=2e-5, absolute=2e-5)
+    for name, settings in {**SHAPES, "1 step": {"n": 1}, "more than there are": {"n": 50}}.items()
+]
+
+
 def vtrace_loss_case(name: str, tolerance: float = 2e-5, **settings: Any) -> Case:
     make = partial(make_vtrace_loss, **settings)
     return Case("vtrace_loss", name, make, relative=tolerance, absolute=tolerance)
@@ -401,4 +444,4 @@ SUM_TREE_CASES += [
     for position in (0, 3, 6)
 ]
 
-CASES = VTRACE_CASES + VTRACE_LOSS_CASES + MOVE_CASES + SUM_TREE_CASES
+CASES = VTRACE_CASES + VTRACE_LOSS_CASES + RETURNS_CASES + MOVE_CASES + SUM_TREE_CASES

@@ -104,6 +104,49 @@ def vtrace_loss(
     return [np.array(total), np.array(terms), d_logits, d_values]
 
 
+def gae(
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+    values: np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    trace_decay: float,
+) -> Arrays:
+    """Generalized advantage estimates (Schulman et al. 2016, arXiv 1506.02438), and returns."""
+    v, r, discount = (x.astype(np.float64) for x in (values, rewards, discounts))
+    mask = np.ones(r.shape) if valid is None else valid.astype(np.float64)
+    advantages, following = np.zeros_like(r), np.zeros_like(v[0])
+    for t in reversed(range(len(r))):
+        delta = mask[t] * (r[t] + discount[t] * v[t + 1] - v[t])
+        following = advantages[t] = delta + discount[t] * trace_decay * following
+    return [advantages, advantages + v[:-1]]
+
+
+def n_step(
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+    values: np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    n: int,
+) -> Arrays:
+    """Returns over n steps, one transition after the other."""
+    v, r, discount = (x.astype(np.float64) for x in (values, rewards, discounts))
+    returns = np.zeros_like(r)
+    for place in np.ndindex(*r.shape):
+        t, column = place[0], place[1:]
+        factor = 1.0
+        for _ in range(n):
+            at = (t, *column)
+            if t == len(r) or (valid is not None and not valid[at]):
+                break
+            returns[place] += factor * r[at]
+            factor *= discount[at]
+            t += 1
+        returns[place] += factor * v[(t, *column)]
+    return [returns]
+
+
 def recurrent_gather(tables: Sequence[np.ndarray], rows: np.ndarray, first: np.ndarray) -> Arrays:
     """Rows of the tables; zeros where an episode begins."""
     batch = [table[rows] for table in tables]
