@@ -8,6 +8,7 @@ several threads at once. Kernels compile at their first call, never at import.
 ===================  ==================================================================
 `vtrace`             V-trace targets and advantages, from log importance ratios
 `vtrace_loss`        the V-trace loss of a categorical policy and its gradients, from logits
+`r2d2_loss`          the R2D2 loss, its gradient and the sequences' priorities, from Q-values
 `gae`, `n_step`      advantages and returns of on-policy methods
 `recurrent_gather`   rows of the core-state tables into a batch, zero where an episode begins
 `recurrent_scatter`  the batch's new core states back into the tables
@@ -17,6 +18,7 @@ several threads at once. Kernels compile at their first call, never at import.
 ===================  ==================================================================
 """
 
+from seedflow.kernels.r2d2_loss import R2D2_LOSS_TERMS, R2D2Loss, r2d2_loss
 from seedflow.kernels.recurrent import recurrent_gather, recurrent_scatter
 from seedflow.kernels.returns import GaeReturns, gae, n_step
 from seedflow.kernels.sum_tree import (
@@ -33,13 +35,16 @@ from seedflow.kernels.vtrace import VTraceReturns, vtrace
 from seedflow.kernels.vtrace_loss import VTRACE_LOSS_TERMS, VTraceLoss, vtrace_loss
 
 __all__ = [
+    "R2D2_LOSS_TERMS",
     "VTRACE_LOSS_TERMS",
     "GaeReturns",
+    "R2D2Loss",
     "SumTreeSample",
     "VTraceLoss",
     "VTraceReturns",
     "gae",
     "n_step",
+    "r2d2_loss",
     "recurrent_gather",
     "recurrent_scatter",
     "sum_tree_leaves",

@@ -26,7 +26,10 @@ RESULT_TYPES = {
     "gae": kernels.GaeReturns._make,
     "sum_tree_sample": kernels.SumTreeSample._make,
 }
-LOSSES = {"vtrace_loss": ("logits", "values")}  # with the inputs that have a gradient
+LOSSES = {
+    "vtrace_loss": ("logits", "values"),
+    "r2d2_loss": ("q_online",),
+}  # with the inputs that have a gradient
 
 Inputs = dict[str, Any]
 
@@ -233,6 +236,40 @@ def make_vtrace_loss(
     }
 
 
+def make_r2d2_loss(
+    rng: np.random.Generator,
+    shape: tuple[int, int] = (15, 8),
+    actions: int = 4,
+    *,
+    burn_in: int = 4,
+    n_step: int = 5,
+    ends: float = 0.1,
+    begins: float = 0.1,
+    scale: float = 3.0,
+    rescale_epsilon: float = 1e-3,
+) -> Inputs:
+    """Sequences in which flags stand anywhere; most ends are followed by a beginning."""
+    ended = rng.random(shape) < ends
+    first = rng.random(shape) < 0.3 * begins
+    first[1:] |= ended[:-1] & (rng.random((shape[0] - 1, shape[1])) < 0.9)
+    q_online = rng.normal(scale=scale, size=(*shape, actions)).astype(np.float32)
+    return {
+        "q_online": q_online,
+        "q_target": q_online + rng.normal(size=q_online.shape).astype(np.float32),
+        "actions": rng.integers(0, actions, shape),
+        "rewards": (scale * rng.normal(size=shape)).astype(np.float32),
+        "terminated": ended & (rng.random(shape) < 0.6),
+        "truncated": ended & (rng.random(shape) < 0.6),
+        "first": first,
+        "weights": rng.random(shape[1]).astype(np.float32),
+        "burn_in": burn_in,
+        "n_step": n_step,
+        "discount": 0.97,
+        "rescale_epsilon": rescale_epsilon,
+        "eta": 0.9,
+    }
+
+
 @dataclass(frozen=True)
 class Arrays:
     """Shapes of the arrays that one move touches: an item shape and a dtype for each of them."""
@@ -389,6 +426,27 @@ VTRACE_LOSS_CASES = [
     vtrace_loss_case("bfloat16 parts", tolerance=4e-3, low_precision=True, splits=(4, 4), impossible=0.2),
 ]
 
+R2D2_LOSS_CASES = [
+    Case("r2d2_loss", name, partial(make_r2d2_loss, **settings), relative=2e-5, absolute=2e-5)
+    for name, settings in {
+        "plain": {},
+        "one transition": {"shape": (2, 3), "burn_in": 0},
+        "one sequence": {"shape": (20, 1)},
+        "no sequence": {"shape": (5, 0), "burn_in": 1},
+        "one action": {"actions": 1},
+        "no burn-in": {"burn_in": 0},
+        "one trained index": {"burn_in": 13},
+        "one step": {"n_step": 1},
+        "more steps than there are": {"n_step": 40},
+        "wide": {"shape": (12, 130), "actions": 18},
+        "full length": {"shape": (121, 16), "burn_in": 40, "ends": 0.02},
+        "nothing but ends": {"ends": 1.0},
+        "nothing but beginnings": {"begins": 10.0},
+        "large values": {"scale": 30.0},
+        "plain root": {"rescale_epsilon": 0.0},
+    }.items()
+]
+
 MOVE_CASES = [
     move_case(make_recurrent_gather, "every dtype", EVERY_DTYPE, 12, 9),
     move_case(make_recurrent_gather, "rows with gaps", WITH_GAPS, 12, 9),
@@ -444,4 +502,4 @@ SUM_TREE_CASES += [
     for position in (0, 3, 6)
 ]
 
-CASES = VTRACE_CASES + VTRACE_LOSS_CASES + RETURNS_CASES + MOVE_CASES + SUM_TREE_CASES
+CASES = VTRACE_CASES + VTRACE_LOSS_CASES + R2D2_LOSS_CASES + RETURNS_CASES + MOVE_CASES + SUM_TREE_CASES

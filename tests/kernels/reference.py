@@ -147,6 +147,72 @@ def n_step(
     return [returns]
 
 
+def rescale(x: float, epsilon: float) -> float:
+    """h of Pohlen et al. 2018, arXiv 1805.11593."""
+    return float(np.sign(x) * (np.sqrt(np.abs(x) + 1.0) - 1.0) + epsilon * x)
+
+
+def inverse_rescale(x: float, epsilon: float) -> float:
+    """The inverse of h, the root of a quadratic equation in sqrt(|x| + 1)."""
+    if epsilon == 0.0:
+        return float(np.sign(x) * ((np.abs(x) + 1.0) ** 2 - 1.0))
+    root = np.sqrt(1.0 + 4.0 * epsilon * (np.abs(x) + 1.0 + epsilon)) - 1.0
+    return float(np.sign(x) * ((root / (2.0 * epsilon)) ** 2 - 1.0))
+
+
+def r2d2_loss(
+    q_online: np.ndarray,
+    q_target: np.ndarray,
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    first: np.ndarray,
+    weights: np.ndarray,
+    *,
+    burn_in: int,
+    n_step: int,
+    discount: float,
+    rescale_epsilon: float,
+    eta: float,
+) -> Arrays:
+    """Loss, reported terms, priorities, TD errors and the gradient, one index after the other."""
+    indices, batch = actions.shape
+    online, target_q = q_online.astype(np.float64), q_target.astype(np.float64)
+    td_errors, d_q = np.zeros(actions.shape), np.zeros(q_online.shape)
+    losses, priorities = np.zeros(batch), np.full(batch, 1e-6)
+    reported: list[tuple[float, float, float]] = []
+
+    def bootstrap(j: int, b: int) -> float:
+        return inverse_rescale(target_q[j, b, online[j, b].argmax()], rescale_epsilon)
+
+    for b in range(batch):
+        errors = []
+        for t in range(burn_in, indices - 1):
+            if first[t + 1, b]:
+                continue
+            y, factor, j = 0.0, 1.0, t
+            while j < min(t + n_step, indices - 1) and not first[j + 1, b]:
+                j += 1
+                y += factor * float(rewards[j, b])
+                factor *= discount
+                if terminated[j, b] or truncated[j, b]:
+                    break
+            if not (j > t and terminated[j, b]):
+                y += factor * bootstrap(j, b)
+            q, target = online[t, b, actions[t, b]], rescale(y, rescale_epsilon)
+            td_errors[t, b] = target - q
+            d_q[t, b, actions[t, b]] = -weights[b] * (target - q) / batch
+            errors.append(abs(target - q))
+            reported.append((abs(target - q), q, target))
+        if errors:
+            losses[b] = 0.5 * np.sum(np.square(errors))
+            priorities[b] = max(eta * max(errors) + (1.0 - eta) * np.mean(errors), 1e-6)
+    total = (weights * losses).sum() / max(batch, 1)
+    means = np.mean(reported, axis=0) if reported else np.zeros(3)
+    return [np.array(total), np.array([total, *means]), priorities, td_errors, d_q]
+
+
 def recurrent_gather(tables: Sequence[np.ndarray], rows: np.ndarray, first: np.ndarray) -> Arrays:
     """Rows of the tables; zeros where an episode begins."""
     batch = [table[rows] for table in tables]
