@@ -20,10 +20,17 @@ from seedflow import kernels
 from . import reference
 
 DTYPES = ("float32", "uint8", "int32", "int64", "bool", "int16", "int8", "float16", "float64")
-IN_PLACE = {"recurrent_scatter": "tables", "unroll_append": "fields", "sum_tree_set": "tree"}
+IN_PLACE: dict[str, tuple[str, ...]] = {  # with the arguments that are changed
+    "recurrent_scatter": ("tables",),
+    "unroll_append": ("fields",),
+    "sum_tree_set": ("tree",),
+    "rmsprop_step": ("parameter", "square_average"),
+    "adam_step": ("parameter", "average", "square_average"),
+}
 RESULT_TYPES = {
     "vtrace": kernels.VTraceReturns._make,
     "gae": kernels.GaeReturns._make,
+    "sample_categorical": kernels.CategoricalSample._make,
     "sum_tree_sample": kernels.SumTreeSample._make,
 }
 LOSSES = {
@@ -104,8 +111,7 @@ def run(case: Case, device: str, *, with_out: bool = False) -> list[np.ndarray]:
     arguments = tensors(case.inputs(), device)
     function = getattr(kernels, case.operation)
     if case.operation in IN_PLACE:
-        assert function(**arguments) is None
-        results = changed(case, arguments)
+        results = changed(case, arguments, function(**arguments))
     elif case.operation in LOSSES:
         results = with_gradients(case, function, arguments)
     elif with_out:
@@ -125,10 +131,11 @@ def run(case: Case, device: str, *, with_out: bool = False) -> list[np.ndarray]:
     return [result.cpu().numpy() for result in results]
 
 
-def changed(case: Case, arguments: Inputs) -> list[torch.Tensor]:
-    """The arrays that an in-place kernel was given to change."""
-    results = arguments[IN_PLACE[case.operation]]
-    return [results] if isinstance(results, torch.Tensor) else results
+def changed(case: Case, arguments: Inputs, returned: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """The arrays that an in-place kernel was given to change, and what it returned beside that."""
+    arrays = [arguments[name] for name in IN_PLACE[case.operation]]
+    results = [x for item in arrays for x in (item if isinstance(item, list) else [item])]
+    return results if returned is None else [*results, returned]
 
 
 def with_gradients(case: Case, function: Callable[..., Any], arguments: Inputs) -> list[torch.Tensor]:
@@ -268,6 +275,37 @@ def make_r2d2_loss(
         "rescale_epsilon": rescale_epsilon,
         "eta": 0.9,
     }
+
+
+def make_sample_categorical(
+    rng: np.random.Generator, shape: tuple[int, ...], spread: float = 1.0, impossible: float = 0.0
+) -> Inputs:
+    logits = rng.normal(scale=spread, size=shape).astype(np.float32)
+    barred = rng.random(shape) < impossible
+    np.put_along_axis(barred, rng.integers(0, shape[-1], (*shape[:-1], 1)), False, axis=-1)
+    logits[barred] = -np.inf
+    return {"logits": logits, "random": rng.random(shape, np.float32)}
+
+
+def make_rmsprop_step(
+    rng: np.random.Generator, size: int = 100, scale: float = 1.0, clip_norm: float | None = None
+) -> Inputs:
+    return {
+        "parameter": rng.normal(size=size).astype(np.float32),
+        "gradient": (scale * rng.normal(size=size)).astype(np.float32),
+        "square_average": (scale * rng.random(size)).astype(np.float32),
+        "learning_rate": 0.02,
+        "decay": 0.95,
+        "epsilon": 1e-3,
+        "clip_norm": clip_norm,
+    }
+
+
+def make_adam_step(rng: np.random.Generator, *, step: int = 4, **settings: Any) -> Inputs:
+    inputs = make_rmsprop_step(rng, **settings)
+    del inputs["decay"]
+    average = rng.normal(size=inputs["parameter"].shape).astype(np.float32)
+    return {**inputs, "average": average, "step": step, "betas": (0.8, 0.99)}
 
 
 @dataclass(frozen=True)
@@ -447,6 +485,42 @@ R2D2_LOSS_CASES = [
     }.items()
 ]
 
+SAMPLE_CASES = [
+    Case(
+        "sample_categorical", name, partial(make_sample_categorical, **settings), relative=2e-5, absolute=2e-5
+    )
+    for name, settings in {
+        "plain": {"shape": (32, 6)},
+        "one row": {"shape": (5,)},
+        "no row": {"shape": (0, 3)},
+        "one action": {"shape": (7, 1)},
+        "leading axes": {"shape": (3, 1, 40, 4)},
+        "many actions": {"shape": (9, 400)},
+        "many rows": {"shape": (300, 18)},
+        "impossible actions": {"shape": (100, 5), "impossible": 0.7},
+        "sharp": {"shape": (100, 5), "spread": 60.0},
+    }.items()
+]
+
+STEPS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "one parameter": {"size": 1},
+    "many parameters": {"size": 5000},
+    "clipped": {"clip_norm": 0.5},
+    "below the clip": {"clip_norm": 40.0},
+    "no gradient": {"scale": 0.0, "clip_norm": 1.0},
+    "small gradient": {"scale": 1e-12, "clip_norm": 1.0},
+    "large gradient": {"scale": 1e12, "clip_norm": 1.0},
+}
+OPTIMIZER_CASES = [
+    Case("rmsprop_step", name, partial(make_rmsprop_step, **settings), relative=2e-5, absolute=2e-6)
+    for name, settings in STEPS.items()
+]
+OPTIMIZER_CASES += [
+    Case("adam_step", name, partial(make_adam_step, **settings), relative=2e-5, absolute=2e-6)
+    for name, settings in {**STEPS, "first step": {"step": 1}, "late step": {"step": 100_000}}.items()
+]
+
 MOVE_CASES = [
     move_case(make_recurrent_gather, "every dtype", EVERY_DTYPE, 12, 9),
     move_case(make_recurrent_gather, "rows with gaps", WITH_GAPS, 12, 9),
@@ -502,4 +576,13 @@ SUM_TREE_CASES += [
     for position in (0, 3, 6)
 ]
 
-CASES = VTRACE_CASES + VTRACE_LOSS_CASES + R2D2_LOSS_CASES + RETURNS_CASES + MOVE_CASES + SUM_TREE_CASES
+CASES = (
+    VTRACE_CASES
+    + VTRACE_LOSS_CASES
+    + R2D2_LOSS_CASES
+    + RETURNS_CASES
+    + SAMPLE_CASES
+    + OPTIMIZER_CASES
+    + MOVE_CASES
+    + SUM_TREE_CASES
+)

@@ -213,6 +213,61 @@ def r2d2_loss(
     return [np.array(total), np.array([total, *means]), priorities, td_errors, d_q]
 
 
+def sample_categorical(logits: np.ndarray, random: np.ndarray) -> Arrays:
+    """Actions by an exponential race, their log-probabilities, and entropies."""
+    x = logits.astype(np.float64)
+    x = x - x.max(-1, keepdims=True)
+    p = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    log_p = np.where(p > 0, x, 0.0) - np.log(np.exp(x).sum(-1, keepdims=True))
+    with np.errstate(divide="ignore"):
+        clocks = -np.log(random.astype(np.float64))
+    action = np.where(p > 0, p / clocks, -1.0).argmax(-1)
+    return [action, np.take_along_axis(log_p, action[..., None], -1)[..., 0], -(p * log_p).sum(-1)]
+
+
+def rmsprop_step(
+    parameter: np.ndarray,
+    gradient: np.ndarray,
+    square_average: np.ndarray,
+    *,
+    learning_rate: float,
+    decay: float,
+    epsilon: float,
+    clip_norm: float | None = None,
+) -> Arrays:
+    """Parameter and running mean after a step of RMSProp, and the gradient's norm."""
+    g, norm = clipped(gradient, clip_norm)
+    square = decay * square_average.astype(np.float64) + (1.0 - decay) * g**2
+    return [parameter - learning_rate * g / (np.sqrt(square) + epsilon), square, norm]
+
+
+def adam_step(
+    parameter: np.ndarray,
+    gradient: np.ndarray,
+    average: np.ndarray,
+    square_average: np.ndarray,
+    *,
+    step: int,
+    learning_rate: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    clip_norm: float | None = None,
+) -> Arrays:
+    """Parameter and running means after a step of Adam, and the gradient's norm."""
+    g, norm = clipped(gradient, clip_norm)
+    mean = betas[0] * average.astype(np.float64) + (1.0 - betas[0]) * g
+    square = betas[1] * square_average.astype(np.float64) + (1.0 - betas[1]) * g**2
+    root = np.sqrt(square / (1.0 - betas[1] ** step)) + epsilon
+    return [parameter - learning_rate * mean / (1.0 - betas[0] ** step) / root, mean, square, norm]
+
+
+def clipped(gradient: np.ndarray, clip_norm: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """The gradient scaled down to a norm, and its norm before."""
+    g = gradient.astype(np.float64)
+    norm = np.sqrt((g**2).sum())
+    return g * min(1.0, np.inf if clip_norm is None else clip_norm / (norm + 1e-6)), np.array(norm)
+
+
 def recurrent_gather(tables: Sequence[np.ndarray], rows: np.ndarray, first: np.ndarray) -> Arrays:
     """Rows of the tables; zeros where an episode begins."""
     batch = [table[rows] for table in tables]

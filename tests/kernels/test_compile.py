@@ -68,7 +68,7 @@ def test_a_compiled_function_holds_a_kernel_without_a_graph_break(case: Case) ->
         return
     results = torch.compile(lambda: kernel(**arguments), backend="aot_eager", fullgraph=True)()
     if case.operation in IN_PLACE:
-        results = changed(case, arguments)
+        results = changed(case, arguments, results)
     results = [results] if isinstance(results, torch.Tensor) else results
     case.check([result.numpy() for result in results])
 
