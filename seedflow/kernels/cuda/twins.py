@@ -1,5 +1,5 @@
 """Imports every CUDA twin, which registers it."""
 
-from seedflow.kernels.cuda import moves, sum_tree, vtrace
+from seedflow.kernels.cuda import moves, r2d2_loss, returns, sum_tree, vtrace, vtrace_loss
 
-__all__ = ["moves", "sum_tree", "vtrace"]
+__all__ = ["moves", "r2d2_loss", "returns", "sum_tree", "vtrace", "vtrace_loss"]

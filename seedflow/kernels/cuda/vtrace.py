@@ -15,15 +15,13 @@ from torch import Tensor
 
 from seedflow.kernels.cuda.arguments import vector
 from seedflow.kernels.cuda.launcher import Grid, Kernel
+from seedflow.kernels.cuda.numbers import ONE, ZERO, bounded_exp
 from seedflow.kernels.cuda.target import cuda, device_function, kernel
 from seedflow.kernels.registry import register
 
 COLUMNS = 32  # of a block, one warp
 CHUNKS = 32  # at most
 BUSY = 1 << 18  # threads that keep a large GPU busy
-ZERO = np.float32(0.0)
-ONE = np.float32(1.0)
-LARGEST = np.float32(88.0)  # exp of more is beyond float32
 
 
 def grid_of_columns(steps: int, columns: int) -> tuple[Grid, Grid]:
@@ -33,9 +31,38 @@ def grid_of_columns(steps: int, columns: int) -> tuple[Grid, Grid]:
 
 
 @device_function
-def clipped_ratio(log_rho: Any) -> Any:
-    """exp, finite unless the argument is a NaN."""
-    return math.exp(LARGEST if log_rho > LARGEST else log_rho)
+def transition(
+    ratio: Any,
+    reward: Any,
+    discount: Any,
+    v_t: Any,
+    v_tp1: Any,
+    ok: bool,
+    rho_bar: Any,
+    c_bar: Any,
+    trace_decay: Any,
+) -> tuple[Any, Any]:
+    """Return offset and factor of one step; the factor is zero where the trace ends, with a NaN too."""
+    rho = rho_bar if ratio > rho_bar else ratio
+    c = c_bar if ratio > c_bar else ratio
+    delta = rho * (reward + discount * v_tp1 - v_t)
+    return (delta if ok else ZERO), (discount * (trace_decay * c) if discount != ZERO else ZERO)
+
+
+@device_function
+def follow(offset: Any, factor: Any, error: Any) -> Any:
+    """Apply a step's or chunk's map to an error."""
+    return offset + factor * error if factor != ZERO else offset
+
+
+@device_function
+def entering_error(offsets: Any, factors: Any, column: int, chunk: int, chunks: int) -> Any:
+    """Return the error that enters a chunk from those behind it."""
+    error = ZERO
+    for i in range(chunks - 1 - chunk):
+        behind = chunks - 1 - i
+        error = follow(offsets[behind, column], factors[behind, column], error)
+    return error
 
 
 @kernel
@@ -61,46 +88,43 @@ def _scan(
     column = cuda.blockIdx.x * COLUMNS + x
     length = (steps + chunks - 1) // chunks
     start = chunk * length
-    stop = min(start + length, steps)
+    count = min(length, steps - start) if column < columns else 0
 
     offset, factor = ZERO, ONE
-    if column < columns:
-        for i in range(stop - start):
-            at = (stop - 1 - i) * columns + column
-            ratio = clipped_ratio(log_rhos[at])
-            rho = rho_bar if ratio > rho_bar else ratio
-            c = discounts[at] * trace_decay * (c_bar if ratio > c_bar else ratio)
-            delta = rho * (rewards[at] + discounts[at] * values[at + columns] - values[at])
-            if masked and not valid[at]:
-                delta = ZERO
-            if discounts[at] == ZERO:  # also where the ratio is a NaN
-                offset, factor = delta, ZERO
-            else:
-                offset, factor = delta + c * offset, c * factor
+    for i in range(count):
+        at = (start + count - 1 - i) * columns + column
+        ratio = bounded_exp(log_rhos[at])
+        ok = masked == 0 or valid[at] != 0
+        delta, carry = transition(
+            ratio,
+            rewards[at],
+            discounts[at],
+            values[at],
+            values[at + columns],
+            ok,
+            rho_bar,
+            c_bar,
+            trace_decay,
+        )
+        offset, factor = follow(delta, carry, offset), carry * factor
     offsets[chunk, x] = offset
     factors[chunk, x] = factor
     cuda.syncthreads()
 
-    if column >= columns:
-        return
-    error = ZERO
-    for i in range(chunks - 1 - chunk):
-        behind = chunks - 1 - i
-        error = offsets[behind, x] + (factors[behind, x] * error if factors[behind, x] != ZERO else ZERO)
-    for i in range(stop - start):
-        at = (stop - 1 - i) * columns + column
-        v_t, v_tp1, discount = values[at], values[at + columns], discounts[at]
-        ratio = clipped_ratio(log_rhos[at])
-        rho = rho_bar if ratio > rho_bar else ratio
-        c = discount * trace_decay * (c_bar if ratio > c_bar else ratio)
+    error = entering_error(offsets, factors, x, chunk, chunks)
+    for i in range(count):
+        at = (start + count - 1 - i) * columns + column
+        v_t, v_tp1 = values[at], values[at + columns]
+        ratio = bounded_exp(log_rhos[at])
+        ok = masked == 0 or valid[at] != 0
+        delta, carry = transition(
+            ratio, rewards[at], discounts[at], v_t, v_tp1, ok, rho_bar, c_bar, trace_decay
+        )
         pg_rho = pg_rho_bar if ratio > pg_rho_bar else ratio
-        delta = rho * (rewards[at] + discount * v_tp1 - v_t)
-        advantage = pg_rho * (rewards[at] + discount * (v_tp1 + error) - v_t)
-        if masked and not valid[at]:
-            delta, advantage = ZERO, ZERO
-        error = delta + (c * error if discount != ZERO else ZERO)
+        advantage = pg_rho * (rewards[at] + discounts[at] * (v_tp1 + error) - v_t)
+        error = follow(delta, carry, error)
         vs[at] = v_t + error
-        advantages[at] = advantage
+        advantages[at] = advantage if ok else ZERO
 
 
 scan = Kernel(

@@ -15,11 +15,12 @@ import torch
 
 from seedflow import kernels
 from seedflow.kernels import registry
-from tests.kernels.cases import CASES, IN_PLACE, Case, changed, run, tensors
+from tests.kernels.cases import CASES, IN_PLACE, LOSSES, Case, changed, run, tensors, with_gradients
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 ONE_OF_EACH = [case for case in CASES if case.name in ("plain", "all valid", "every dtype", "rows with gaps")]
+WITH_OUT = [case for case in CASES if case.operation not in {*IN_PLACE, *LOSSES}]
 cases = pytest.mark.parametrize("case", CASES, ids=str)
 some_cases = pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
 
@@ -34,7 +35,7 @@ def test_results_are_the_references(case: Case) -> None:
     case.check(run(case, "cuda"))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.operation not in IN_PLACE], ids=str)
+@pytest.mark.parametrize("case", WITH_OUT, ids=str)
 def test_results_are_written_to_out(case: Case) -> None:
     case.check(run(case, "cuda", with_out=True))
 
@@ -150,8 +151,10 @@ def test_cupy_arrays_are_shared() -> None:
 
 
 def call(case: Case, arguments: dict[str, Any]) -> list[torch.Tensor]:
-    """Call the case's kernel; return its results, or what it changed."""
+    """Call the case's kernel; return its results and gradients, or what it changed."""
     function: Callable[..., Any] = getattr(kernels, case.operation)
+    if case.operation in LOSSES:
+        return with_gradients(case, function, arguments)
     results = function(**arguments)
     return changed(case, arguments) if case.operation in IN_PLACE else list(results)
 
