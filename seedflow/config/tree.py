@@ -149,6 +149,15 @@ class TrainConfig(Section):
     )
 
 
+class KernelsConfig(Section):
+    """The fused kernels of the learner."""
+
+    check: bool = Field(
+        False,
+        description="stop at the first infinity or NaN and say where it is; costs time, to look for one",
+    )
+
+
 class RpcConfig(Section):
     """How observations and actions travel."""
 
@@ -233,6 +242,7 @@ class Config(Section):
     network: NetworkConfig = NetworkConfig()
     algo: VTraceConfig = VTraceConfig()
     train: TrainConfig = TrainConfig()
+    kernels: KernelsConfig = KernelsConfig()
     rpc: RpcConfig = RpcConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -20,6 +20,7 @@ several threads at once. Kernels compile at their first call, never at import.
 =====================  ===========================================================================
 """
 
+from seedflow.kernels.checks import check_finite
 from seedflow.kernels.optimizer_step import adam_step, rmsprop_step
 from seedflow.kernels.r2d2_loss import R2D2_LOSS_TERMS, R2D2Loss, r2d2_loss
 from seedflow.kernels.recurrent import recurrent_gather, recurrent_scatter
@@ -48,6 +49,7 @@ __all__ = [
     "VTraceLoss",
     "VTraceReturns",
     "adam_step",
+    "check_finite",
     "gae",
     "n_step",
     "r2d2_loss",
