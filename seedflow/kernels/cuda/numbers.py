@@ -1,4 +1,4 @@
-"""What kernels share: constants in float32, exp with a bound, bfloat16 as bits, sums over a block.
+"""What kernels share: constants in float32, exp with a bound, bfloat16 as bits, sums over blocks.
 
 Numba takes a plain ``0.5`` for a float64, and one of these would widen all that it touches.
 """
@@ -10,12 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from seedflow.kernels.cuda.launcher import Grid
 from seedflow.kernels.cuda.target import cuda, device_function
 
 ZERO = np.float32(0.0)
 HALF = np.float32(0.5)
 ONE = np.float32(1.0)
 LARGEST = np.float32(88.0)  # exp of more is beyond float32
+
+
+def threads_for(wanted: int, most: int) -> int:
+    """The power of two from `wanted` on, within 1 and `most`."""
+    return min(most, 1 << (max(wanted, 1) - 1).bit_length())
+
+
+def grid_of_one(blocks: int) -> tuple[Grid, Grid]:
+    """One block that adds up what others left, or nothing at all: then the sums are zero."""
+    return (1, 1, 1), (threads_for(blocks, 256), 1, 1)
 
 
 @device_function

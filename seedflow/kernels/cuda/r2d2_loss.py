@@ -1,9 +1,10 @@
 """CUDA twin of `r2d2_loss`: two launches.
 
-A block has four sequences, and a thread every 64th index of one of them. It looks up the values that
-windows end with, which wait where the errors will be; then it walks each index's window back from its end.
-An index's value is read by windows from that index or an earlier one, so errors take the values' place
-from the front, 64 indices at a time. The second launch adds up what the blocks have summed.
+A block has four sequences, and up to 64 threads for each of them; a thread has every 64th index, say. It
+looks up the values that windows end with, which wait where the errors will be; then it walks each index's
+window back from its end. An index's value is read by windows from that index or an earlier one, so errors
+take the values' place from the front, 64 indices at a time. The second launch adds up what the blocks have
+summed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from seedflow.kernels.cuda.arguments import vector
 from seedflow.kernels.cuda.launcher import Grid, Kernel
-from seedflow.kernels.cuda.numbers import ONE, ZERO, add_up, add_up_blocks
+from seedflow.kernels.cuda.numbers import ONE, ZERO, add_up, add_up_blocks, grid_of_one, threads_for
 from seedflow.kernels.cuda.target import cuda, device_function, kernel
 from seedflow.kernels.r2d2_loss import MIN_PRIORITY
 from seedflow.kernels.registry import register
@@ -31,14 +32,9 @@ FOUR = np.float32(4.0)
 NAN = np.float32(np.nan)
 
 
-def grid_of_sequences(batch: int) -> tuple[Grid, Grid]:
-    """Four sequences a block."""
-    return (-(-batch // SEQUENCES), 1, 1), (SEQUENCES, LANES, 1)
-
-
-def grid_of_one_block() -> tuple[Grid, Grid]:
-    """One block, for a batch without sequences too: its loss is zero."""
-    return (1, 1, 1), (THREADS, 1, 1)
+def grid_of_sequences(indices: int, batch: int) -> tuple[Grid, Grid]:
+    """Four sequences a block, and as many threads for each of them as it has indices, or 64."""
+    return (-(-batch // SEQUENCES), 1, 1), (SEQUENCES, threads_for(indices, LANES), 1)
 
 
 @device_function
@@ -120,12 +116,12 @@ def _loss(
 ) -> None:
     largest = cuda.shared.array(THREADS, np.float32)
     parts = cuda.shared.array((SUMS, THREADS), np.float64)
-    x, lane = cuda.threadIdx.x, cuda.threadIdx.y
-    thread = lane * SEQUENCES + x
+    x, lane, lanes = cuda.threadIdx.x, cuda.threadIdx.y, cuda.blockDim.y
+    thread, threads = lane * SEQUENCES + x, lanes * SEQUENCES
     b = cuda.blockIdx.x * SEQUENCES + x
     real = b < batch
     if real:
-        for t in range(lane, indices, LANES):
+        for t in range(lane, indices, lanes):
             at = t * batch + b
             if t >= burn_in:
                 best = best_of(q_online, q_target, at * width, width)
@@ -136,8 +132,8 @@ def _loss(
 
     most = ZERO
     squares, sizes, values, targets, count = 0.0, 0.0, 0.0, 0.0, 0.0
-    for block in range((indices + LANES - 1) // LANES):
-        t = block * LANES + lane
+    for block in range((indices + lanes - 1) // lanes):
+        t = block * lanes + lane
         at = t * batch + b
         error = ZERO
         if real and burn_in <= t < indices - 1 and not first[at + batch]:
@@ -167,32 +163,30 @@ def _loss(
     parts[3, thread] = targets
     parts[4, thread] = count
     cuda.syncthreads()
-    half = THREADS // 2
+    half = threads // 2
     while half >= SEQUENCES:
         if thread < half:
             one, other = largest[thread], largest[thread + half]
             largest[thread] = one if one > other else other
         cuda.syncthreads()
         half //= 2
-    add_up(parts, SUMS, thread, THREADS, SEQUENCES)
+    add_up(parts, SUMS, thread, threads, SEQUENCES)
     if lane == 0 and real:
         mean = np.float32(parts[1, x] / max(parts[4, x], 1.0))
         priority = eta * largest[x] + (ONE - eta) * mean
         priorities[b] = smallest if priority < smallest else priority
         parts[0, x] *= 0.5 * np.float64(weights[b]) * np.float64(share)
-    cuda.syncthreads()
-    if thread < SUMS:
-        part = 0.0
-        for sequence in range(SEQUENCES):
-            part += parts[thread, sequence]
-        sums[cuda.blockIdx.x * SUMS + thread] = part
+    add_up(parts, SUMS, thread, SEQUENCES, 1)
+    if thread == 0:
+        for kind in range(SUMS):
+            sums[cuda.blockIdx.x * SUMS + kind] = parts[kind, 0]
 
 
 @kernel
 def _finish(sums: np.ndarray, total: np.ndarray, terms: np.ndarray, finite: np.ndarray) -> None:
     parts = cuda.shared.array((SUMS, THREADS), np.float64)
     thread = cuda.threadIdx.x
-    add_up_blocks(sums, parts, SUMS, thread, THREADS)
+    add_up_blocks(sums, parts, SUMS, thread, cuda.blockDim.x)
     if thread > 0:
         return
     loss, count = parts[0, 0], max(parts[4, 0], 1.0)
@@ -226,7 +220,7 @@ finish = Kernel(
     "r2d2_loss",
     _finish,
     ["float64[]", "float32[]", "float32[]", "int32[]"],
-    grid_of_one_block,
+    grid_of_one,
     registers=64,
     double=True,
 )
@@ -256,11 +250,11 @@ def _r2d2_loss_cuda(
 ) -> None:
     device = q_online.device
     indices, batch, width = q_online.shape
-    (blocks, _, _), _ = grid_of_sequences(batch)
+    (blocks, _, _), _ = grid_of_sequences(indices, batch)
     sums = torch.empty(blocks * SUMS, dtype=torch.float64, device=device)
     loss_and_gradient(
         device,
-        (batch,),
+        (indices, batch),
         *vector(q_online),
         *vector(q_target),
         *vector(actions),
@@ -284,4 +278,4 @@ def _r2d2_loss_cuda(
         *vector(td_errors),
         *vector(d_q_online),
     )
-    finish(device, (), *vector(sums), *vector(total), *vector(terms), *vector(finite))
+    finish(device, (blocks,), *vector(sums), *vector(total), *vector(terms), *vector(finite))

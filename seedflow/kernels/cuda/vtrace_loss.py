@@ -20,7 +20,18 @@ from torch import Tensor
 
 from seedflow.kernels.cuda.arguments import vector
 from seedflow.kernels.cuda.launcher import Grid, Kernel
-from seedflow.kernels.cuda.numbers import ONE, ZERO, add_up, add_up_blocks, bounded_exp, from_bits, to_bits
+from seedflow.kernels.cuda.numbers import (
+    ONE,
+    ZERO,
+    add_up,
+    add_up_blocks,
+    bounded_exp,
+    from_bits,
+    grid_of_one,
+    threads_for,
+    to_bits,
+)
+from seedflow.kernels.cuda.softmax import LOWEST, softmax_of
 from seedflow.kernels.cuda.target import cuda, device_function, kernel
 from seedflow.kernels.cuda.vtrace import entering_error, follow, transition
 from seedflow.kernels.registry import register
@@ -31,37 +42,32 @@ THREADS = COLUMNS * CHUNKS
 COUNTERS = 32  # blocks that count, at most
 SUMS = 9
 BUSY = 1 << 18  # threads that keep a large GPU busy
-LOWEST = np.float32(-87.0)  # exp of less is nearly nothing; also in place of an impossible action's -inf
 NAN = np.float32(np.nan)
 EPSILON = 1e-8
 
 
 def grid_of_counters(size: int) -> tuple[Grid, Grid]:
     """A block for every thousand flags, 32 blocks at most."""
-    return (min(COUNTERS, -(-size // 1024)), 1, 1), (THREADS, 1, 1)
+    blocks = min(COUNTERS, -(-size // 1024))
+    return (blocks, 1, 1), (threads_for(size, THREADS), 1, 1)
 
 
 def grid_of_columns(steps: int, columns: int) -> tuple[Grid, Grid]:
     """Eight columns a block; as many chunks as the GPU has room for, a power of two."""
     wanted = min(CHUNKS, -(-steps // 2), -(-BUSY // max(columns, 1)))
-    chunks = 1 << (max(wanted, 1) - 1).bit_length()
-    return (-(-columns // COLUMNS), 1, 1), (COLUMNS, chunks, 1)
-
-
-def grid_of_one_block() -> tuple[Grid, Grid]:
-    """One block, for a batch without columns too: its loss is zero."""
-    return (1, 1, 1), (THREADS, 1, 1)
+    return (-(-columns // COLUMNS), 1, 1), (COLUMNS, threads_for(wanted, CHUNKS), 1)
 
 
 @kernel
 def _count(valid: np.ndarray, counts: np.ndarray) -> None:
     parts = cuda.shared.array((1, THREADS), np.int32)
+    thread = cuda.threadIdx.x
     count = 0
     for i in range(cuda.grid(1), valid.size, cuda.gridsize(1)):
         count += valid[i] != 0
-    parts[0, cuda.threadIdx.x] = count
-    add_up(parts, 1, cuda.threadIdx.x, THREADS, 1)
-    if cuda.threadIdx.x == 0:
+    parts[0, thread] = count
+    add_up(parts, 1, thread, cuda.blockDim.x, 1)
+    if thread == 0:
         counts[cuda.blockIdx.x] = parts[0, 0]
 
 
@@ -72,24 +78,6 @@ def number_of(counts: np.ndarray, size: int) -> Any:
     for i in range(counts.size):
         number += counts[i]
     return max(number, 1)
-
-
-@device_function
-def softmax_of(logits: np.ndarray, start: int, stop: int, shift: int) -> tuple[Any, Any, Any]:
-    """Return the largest of a row's logits, and log of the sum and entropy of its softmax."""
-    top = from_bits(logits[start], shift)
-    for i in range(start + 1, stop):
-        logit = from_bits(logits[i], shift)
-        top = logit if logit > top else top
-    total, weighted = ZERO, ZERO
-    for i in range(start, stop):
-        x = from_bits(logits[i], shift) - top
-        if not x <= LOWEST:  # also a NaN
-            weight = bounded_exp(x)
-            total += weight
-            weighted += weight * x
-    log_total = math.log(total)
-    return top, log_total, log_total - weighted / total
 
 
 @device_function
@@ -266,7 +254,7 @@ def _finish(
 ) -> None:
     parts = cuda.shared.array((SUMS, THREADS), np.float64)
     thread = cuda.threadIdx.x
-    add_up_blocks(sums, parts, SUMS, thread, THREADS)
+    add_up_blocks(sums, parts, SUMS, thread, cuda.blockDim.x)
     if thread > 0:
         return
     number = number_of(counts, size)
@@ -308,7 +296,7 @@ finish = Kernel(
     "vtrace_loss",
     _finish,
     ["float64[]", "int32[]", "int64", "float32", "float32", "float32[]", "float32[]", "int32[]"],
-    grid_of_one_block,
+    grid_of_one,
     registers=64,
     double=True,
 )
@@ -380,7 +368,7 @@ def _vtrace_loss_cuda(
     )
     finish(
         device,
-        (),
+        (blocks,),
         *vector(sums),
         *vector(counts),
         size,

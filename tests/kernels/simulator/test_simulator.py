@@ -89,13 +89,11 @@ def simulate(case: Case) -> Lines:
     return frozenset(notes)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, for numbers that GPUs quietly overflow to
 @pytest.mark.parametrize("case", TINY, ids=str)
 def test_results_are_the_references(case: Case) -> None:
     simulate(case)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_cases_reach_the_lines_of_the_kernels() -> None:
     reached = frozenset().union(*map(simulate, TINY))
     every = {(code, line) for code in FUNCTIONS for line in lines_of(code)}
