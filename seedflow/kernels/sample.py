@@ -91,7 +91,7 @@ def sample_categorical(
 def _sample_torch(logits: Tensor, uniform: Tensor, action: Tensor, log_prob: Tensor, entropy: Tensor) -> None:
     log_policy = torch.log_softmax(logits, dim=-1)
     policy = log_policy.exp()
-    score = (policy / -uniform.log()).masked_fill(policy == 0.0, -1.0)
+    score = (policy / (0.0 - uniform.log())).masked_fill(policy == 0.0, -1.0)
     action.copy_(score.argmax(dim=-1))
     log_prob.copy_(log_policy.gather(-1, action.unsqueeze(-1)).squeeze(-1))
     entropy.copy_(-(policy * log_policy.masked_fill(policy == 0.0, 0.0)).sum(-1))
@@ -118,7 +118,7 @@ def _race(uniform: np.ndarray, weight: np.ndarray, best: np.ndarray, action: np.
     for a in range(weight.shape[0]):
         uniform_a, weight_a = uniform[a], weight[a]
         for b in range(n):
-            score = weight_a[b] / -log(uniform_a[b])
+            score = weight_a[b] / (np.float32(0.0) - log(uniform_a[b]))  # not -log: it may be -0
             score = score if weight_a[b] > np.float32(0.0) else never
             wins = score > best[b]
             best[b] = score if wins else best[b]

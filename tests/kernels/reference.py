@@ -132,32 +132,31 @@ def n_step(
 ) -> Arrays:
     """Returns over n steps, one transition after the other."""
     v, r, discount = (x.astype(np.float64) for x in (values, rewards, discounts))
+    mask = np.ones(r.shape, np.bool_) if valid is None else valid
     returns = np.zeros_like(r)
-    for place in np.ndindex(*r.shape):
-        t, column = place[0], place[1:]
-        factor = 1.0
-        for _ in range(n):
-            at = (t, *column)
-            if t == len(r) or (valid is not None and not valid[at]):
-                break
-            returns[place] += factor * r[at]
-            factor *= discount[at]
-            t += 1
-        returns[place] += factor * v[(t, *column)]
+    for t in range(len(r)):
+        factor, going = np.ones_like(r[t]), np.ones(r[t].shape, np.bool_)
+        for j in range(t, min(t + n, len(r))):
+            stops = going & ~mask[j]
+            returns[t] += np.where(stops, factor * v[j], 0.0)
+            going = going & mask[j]
+            returns[t] += np.where(going, factor * r[j], 0.0)
+            factor = factor * discount[j]
+        returns[t] += np.where(going, factor * v[min(t + n, len(r))], 0.0)
     return [returns]
 
 
-def rescale(x: float, epsilon: float) -> float:
+def rescale(x: np.ndarray, epsilon: float) -> np.ndarray:
     """h of Pohlen et al. 2018, arXiv 1805.11593."""
-    return float(np.sign(x) * (np.sqrt(np.abs(x) + 1.0) - 1.0) + epsilon * x)
+    return np.sign(x) * (np.sqrt(np.abs(x) + 1.0) - 1.0) + epsilon * x
 
 
-def inverse_rescale(x: float, epsilon: float) -> float:
+def inverse_rescale(x: np.ndarray, epsilon: float) -> np.ndarray:
     """The inverse of h, the root of a quadratic equation in sqrt(|x| + 1)."""
     if epsilon == 0.0:
-        return float(np.sign(x) * ((np.abs(x) + 1.0) ** 2 - 1.0))
+        return np.sign(x) * ((np.abs(x) + 1.0) ** 2 - 1.0)
     root = np.sqrt(1.0 + 4.0 * epsilon * (np.abs(x) + 1.0 + epsilon)) - 1.0
-    return float(np.sign(x) * ((root / (2.0 * epsilon)) ** 2 - 1.0))
+    return np.sign(x) * ((root / (2.0 * epsilon)) ** 2 - 1.0)
 
 
 def r2d2_loss(
@@ -176,41 +175,33 @@ def r2d2_loss(
     rescale_epsilon: float,
     eta: float,
 ) -> Arrays:
-    """Loss, reported terms, priorities, TD errors and the gradient, one index after the other."""
+    """Loss, reported terms, priorities, TD errors and the gradient."""
     indices, batch = actions.shape
-    online, target_q = q_online.astype(np.float64), q_target.astype(np.float64)
-    td_errors, d_q = np.zeros(actions.shape), np.zeros(q_online.shape)
-    losses, priorities = np.zeros(batch), np.full(batch, 1e-6)
-    reported: list[tuple[float, float, float]] = []
-
-    def bootstrap(j: int, b: int) -> float:
-        return inverse_rescale(target_q[j, b, online[j, b].argmax()], rescale_epsilon)
-
-    for b in range(batch):
-        errors = []
-        for t in range(burn_in, indices - 1):
-            if first[t + 1, b]:
-                continue
-            y, factor, j = 0.0, 1.0, t
-            while j < min(t + n_step, indices - 1) and not first[j + 1, b]:
-                j += 1
-                y += factor * float(rewards[j, b])
-                factor *= discount
-                if terminated[j, b] or truncated[j, b]:
-                    break
-            if not (j > t and terminated[j, b]):
-                y += factor * bootstrap(j, b)
-            q, target = online[t, b, actions[t, b]], rescale(y, rescale_epsilon)
-            td_errors[t, b] = target - q
-            d_q[t, b, actions[t, b]] = -weights[b] * (target - q) / batch
-            errors.append(abs(target - q))
-            reported.append((abs(target - q), q, target))
-        if errors:
-            losses[b] = 0.5 * np.sum(np.square(errors))
-            priorities[b] = max(eta * max(errors) + (1.0 - eta) * np.mean(errors), 1e-6)
-    total = (weights * losses).sum() / max(batch, 1)
-    means = np.mean(reported, axis=0) if reported else np.zeros(3)
-    return [np.array(total), np.array([total, *means]), priorities, td_errors, d_q]
+    greedy = q_online.argmax(-1) if q_online.size else np.zeros(actions.shape, np.int64)
+    chosen = np.take_along_axis(q_target.astype(np.float64), greedy[..., None], -1)[..., 0]
+    best = inverse_rescale(chosen, rescale_epsilon)
+    q = np.take_along_axis(q_online.astype(np.float64), actions[..., None], -1)[..., 0]
+    targets, td_errors, valid = np.zeros(q.shape), np.zeros(q.shape), np.zeros(q.shape, np.bool_)
+    for t in range(burn_in, indices - 1):
+        y, factor, going = np.zeros(batch), 1.0, np.ones(batch, np.bool_)  # going: in the window so far
+        for j in range(t + 1, min(t + n_step, indices - 1) + 1):
+            y += np.where(going & first[j], factor * best[j - 1], 0.0)
+            going &= ~first[j]
+            y += np.where(going, factor * rewards[j], 0.0)
+            factor *= discount
+            y += np.where(going & truncated[j] & ~terminated[j], factor * best[j], 0.0)
+            going &= ~(terminated[j] | truncated[j])
+        y += np.where(going, factor * best[min(t + n_step, indices - 1)], 0.0)
+        targets[t], valid[t] = rescale(y, rescale_epsilon), ~first[t + 1]
+    td_errors = np.where(valid, targets - q, 0.0)
+    size, counts = np.abs(td_errors), valid.sum(axis=0)
+    means = size.sum(axis=0) / np.maximum(counts, 1)
+    priorities = np.maximum(eta * size.max(axis=0) + (1.0 - eta) * means, 1e-6)
+    total = (weights * 0.5 * (td_errors**2).sum(axis=0)).sum() / max(batch, 1)
+    reported = [(valid * x).sum() / max(valid.sum(), 1) for x in (size, q, targets)]
+    d_q = np.zeros(q_online.shape)
+    np.put_along_axis(d_q, actions[..., None], (-weights * td_errors / max(batch, 1))[..., None], -1)
+    return [np.array(total), np.array([total, *reported]), priorities, td_errors, d_q]
 
 
 def sample_categorical(logits: np.ndarray, random: np.ndarray) -> Arrays:
