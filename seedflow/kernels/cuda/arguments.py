@@ -61,6 +61,7 @@ class Array:
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    strided: bool = False
 
     @property
     def extent(self) -> int:
@@ -74,7 +75,7 @@ class Array:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.shape,
-            "strides": self.strides,
+            "strides": self.strides if self.strided else None,  # by which Numba tells layouts apart
             "typestr": np.dtype(self.dtype).str,
             "data": (self.address, False),
             "version": 3,
@@ -138,7 +139,7 @@ def _decode_one(parameter: Parameter, numbers: Iterator[float]) -> Any:
     shape = tuple(int(next(numbers)) for _ in range(parameter.rank))
     strides = tuple(int(next(numbers)) for _ in range(parameter.rank))
     owner, parent, items, size, address = head
-    array = Array(parameter.dtype, address, shape, strides)
+    array = Array(parameter.dtype, address, shape, strides, parameter.strided)
     if owner or parent or items != math.prod(shape):
         raise ValueError(f"{head} does not describe an array of shape {shape}")
     if items and size != np.dtype(parameter.dtype).itemsize:

@@ -108,3 +108,10 @@ def test_numbers_that_do_not_fit_a_signature_are_refused() -> None:
         decode(parse(["float64[]"]), numbers)
     with pytest.raises(ValueError, match="does not describe an array of shape"):
         decode(parse(["float32[]"]), (0, 0, 4, *numbers[3:]))
+
+
+def test_numba_tells_layouts_apart_by_strides() -> None:
+    """A contiguous vector has none to give, an array declared as strided always gives them."""
+    tensor = torch.zeros(4, 2)
+    assert one("float32[]", vector(tensor)).__cuda_array_interface__["strides"] is None
+    assert one("float32[:,:]", rows(tensor, 4)).__cuda_array_interface__["strides"] == (8, 4)

@@ -24,6 +24,8 @@ from cuda.bindings import driver as real_driver
 from cuda.core._kernel_arg_handler import ParamHolder
 from numba import cuda
 from numba.cuda import dispatcher
+from numba.cuda.codegen import CUDACodeLibrary
+from numba.cuda.cudadrv.driver import CudaPythonFunction
 from numba.cuda.dispatcher import _Kernel
 
 from seedflow.kernels import registry
@@ -35,6 +37,7 @@ from tests.kernels.cases import CASES, Case, run
 HOPPER = (9, 0)
 STREAM = 0x5EED
 SUCCESS = real_driver.CUresult.CUDA_SUCCESS
+CALLS = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxSetCurrent", "cuDeviceGet", "cuDevicePrimaryCtxRetain")
 
 
 class FakeDriver:
@@ -275,6 +278,14 @@ def test_the_installed_numba_cuda_is_one_that_the_launcher_knows() -> None:
     assert version.startswith(launcher.PACKED_VERSIONS)
 
 
+def test_numba_cuda_still_has_what_the_launcher_reads() -> None:
+    assert isinstance(_Kernel.library, property)
+    assert callable(CUDACodeLibrary.get_cufunc)
+    assert "handle" in CudaPythonFunction.__slots__
+    for call in CALLS:
+        assert callable(getattr(real_driver, call))
+
+
 def test_numbas_own_launch_gets_typed_arguments_and_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Any] = []
 
@@ -292,7 +303,7 @@ def test_numbas_own_launch_gets_typed_arguments_and_the_stream(monkeypatch: pyte
     assert (grid, block, stream.address, default) == ((2, 1, 1), (32, 1, 1), STREAM, 0)
     assert array.__cuda_array_interface__ == {
         "shape": (6,),
-        "strides": (4,),
+        "strides": None,
         "typestr": "<f4",
         "data": (tensor.data_ptr(), False),
         "version": 3,
