@@ -148,15 +148,14 @@ def n_step(
 
 def rescale(x: np.ndarray, epsilon: float) -> np.ndarray:
     """h of Pohlen et al. 2018, arXiv 1805.11593."""
-    return np.sign(x) * (np.sqrt(np.abs(x) + 1.0) - 1.0) + epsilon * x
+    return np.sign(x) * np.expm1(0.5 * np.log1p(np.abs(x))) + epsilon * x
 
 
 def inverse_rescale(x: np.ndarray, epsilon: float) -> np.ndarray:
-    """The inverse of h, the root of a quadratic equation in sqrt(|x| + 1)."""
-    if epsilon == 0.0:
-        return np.sign(x) * ((np.abs(x) + 1.0) ** 2 - 1.0)
-    root = np.sqrt(1.0 + 4.0 * epsilon * (np.abs(x) + 1.0 + epsilon)) - 1.0
-    return np.sign(x) * ((root / (2.0 * epsilon)) ** 2 - 1.0)
+    """The inverse of h: with u = sqrt(|y| + 1) - 1, h(y) = |x| is a quadratic equation in u."""
+    size, c = np.abs(x), 1.0 + 2.0 * epsilon
+    u = c * np.expm1(0.5 * np.log1p(4.0 * epsilon * size / c**2)) / (2.0 * epsilon) if epsilon else size
+    return np.sign(x) * u * (u + 2.0)
 
 
 def r2d2_loss(
