@@ -212,7 +212,8 @@ def make_packed(kernel: Kernel, index: int) -> PackedLaunch:
     from cuda.bindings import driver
 
     with torch.cuda.device(index):
-        compiled = kernel.function.compile(kernel.types())  # and load it
+        compiled = kernel.function.compile(kernel.types())
+        compiled.bind()
         handle = int(compiled.library.get_cufunc().handle)
     return PackedLaunch(kernel.name, kernel.parameters, handle, index, driver)
 
