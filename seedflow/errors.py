@@ -5,6 +5,7 @@
     SeedflowError
     ├── ConfigError          a setting is wrong; nothing was started
     ├── SpecError            an array does not have the agreed shape or dtype
+    ├── NumericalError       an array holds an infinity or NaN (`kernels.check`)
     ├── EnvironmentFault     an environment cannot be made, reset or stepped
     ├── TransportError       the connection between an actor and its learner
     │   ├── RegistrationRefused   the learner said no; `retryable` tells whether to try again
@@ -30,6 +31,10 @@ class ConfigError(SeedflowError):
 
 class SpecError(SeedflowError):
     """An array or space does not have the agreed shape or dtype."""
+
+
+class NumericalError(SeedflowError):
+    """An array holds an infinity or NaN where only finite numbers make sense."""
 
 
 class EnvironmentFault(SeedflowError):

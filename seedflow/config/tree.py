@@ -202,6 +202,15 @@ class ReplayConfig(Section):
         return self
 
 
+class KernelsConfig(Section):
+    """The fused kernels of the learner."""
+
+    check: bool = Field(
+        False,
+        description="stop at the first infinity or NaN and say where it is; costs time, to look for one",
+    )
+
+
 class RpcConfig(Section):
     """How observations and actions travel."""
 
@@ -287,6 +296,7 @@ class Config(Section):
     algo: VTraceConfig = VTraceConfig()
     train: TrainConfig = TrainConfig()
     replay: ReplayConfig = ReplayConfig()
+    kernels: KernelsConfig = KernelsConfig()
     rpc: RpcConfig = RpcConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

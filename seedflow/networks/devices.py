@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from seedflow.errors import ConfigError
+from seedflow.kernels.cuda.installation import check_installed
 
 
 def pick_device(device: str) -> torch.device:
@@ -13,7 +14,7 @@ def pick_device(device: str) -> torch.device:
     Raises
     ------
     ConfigError
-        For ``cuda`` without a GPU.
+        For ``cuda`` without a GPU, and for a GPU without the package that its kernels need.
     """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
@@ -23,4 +24,5 @@ def pick_device(device: str) -> torch.device:
         )
     if device == "cpu" or not available:
         return torch.device("cpu")
+    check_installed()
     return torch.device("cuda")
