@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from seedflow.errors import ConfigError, TransportError
+from seedflow.rpc.frames import SERVICE, parse_actor_message, serialize
 from seedflow.rpc.gateway_counts import GatewayCounts
-from seedflow.rpc.grpc_options import address, aio, check_payloads, server_options
+from seedflow.rpc.grpc_options import address, aio, check_payloads, grpc, server_options
 from seedflow.rpc.relay import Relay
-from seedflow.rpc.seedflow_pb2_grpc import add_GatewayServicer_to_server
 from seedflow.rpc.slab import BlockLayout
 from seedflow.rpc.tls import Tls
 from seedflow.specs import EnvSpec
@@ -150,7 +150,8 @@ async def serve(start: GatewayStart, stdin: BinaryIO, stdout: BinaryIO) -> int:
     """Serve until `stdin` closes. Returns the exit code of the process."""
     server = aio.server(options=server_options())
     servicer = GatewayServicer(start)
-    add_GatewayServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    steps = grpc.stream_stream_rpc_method_handler(servicer.Steps, parse_actor_message, serialize)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Steps": steps}),))
     try:
         check_payloads(start.layout)
     except ConfigError as error:

@@ -10,12 +10,12 @@ from typing import Any
 
 from seedflow.errors import ConfigError, ConnectionLost, RegistrationRefused, TransportError
 from seedflow.rpc.connection import Connection, Exit, HeartbeatThread
+from seedflow.rpc.frames import SERVICE, STEP, Frame, header, join, parse_learner_message, serialize
 from seedflow.rpc.grpc_options import check_payloads, client_options, grpc
 from seedflow.rpc.leases import Lease, Registration
 from seedflow.rpc.messages import MAX_TEXT, PROTOCOL_VERSION, FaultKind
-from seedflow.rpc.seedflow_pb2 import ActorMessage, Fault, Granted, Heartbeat, LearnerMessage, Register, Step
+from seedflow.rpc.seedflow_pb2 import ActorMessage, Fault, Granted, Heartbeat, LearnerMessage, Register
 from seedflow.rpc.seedflow_pb2 import Exit as WireExit
-from seedflow.rpc.seedflow_pb2_grpc import GatewayStub
 from seedflow.rpc.slab import Block, BlockLayout
 from seedflow.rpc.tls import Tls
 
@@ -54,8 +54,8 @@ class GatewayStream:
     ) -> None:
         self.gateway = gateway
         self.failure: TransportError | None = None
-        self._outgoing: queue.SimpleQueue[ActorMessage | None] = queue.SimpleQueue()
-        self._incoming: queue.SimpleQueue[LearnerMessage | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[ActorMessage | bytes | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[LearnerMessage | Frame | None] = queue.SimpleQueue()
         self._fault_left = threading.Event()
         self._outgoing.put(first)
         options = client_options(connect_seconds)
@@ -64,13 +64,13 @@ class GatewayStream:
         else:
             named = [*options, ("grpc.ssl_target_name_override", tls.name)]
             self._channel = grpc.secure_channel(gateway, tls.channel_credentials(), options=named)
-        stub = GatewayStub(self._channel)  # type: ignore[no-untyped-call]
-        self._call: Any = stub.Steps(self._messages())
+        steps = self._channel.stream_stream(f"/{SERVICE}/Steps", serialize, parse_learner_message)
+        self._call: Any = steps(self._messages())
         self._reader = threading.Thread(target=self._read, name="seedflow-stream-reader", daemon=True)
         self._reader.start()
 
-    def send(self, message: ActorMessage) -> None:
-        """Queue a message; once the stream has ended it goes nowhere."""
+    def send(self, message: ActorMessage | bytes) -> None:
+        """Queue a message, which may be serialized already; once the stream has ended it goes nowhere."""
         self._outgoing.put(message)
 
     def send_fault(self, message: ActorMessage) -> None:
@@ -78,7 +78,7 @@ class GatewayStream:
         self._outgoing.put(message)
         self._fault_left.wait(GOODBYE_SECONDS)
 
-    def next(self, timeout: float) -> LearnerMessage | None:
+    def next(self, timeout: float) -> LearnerMessage | Frame | None:
         """The next message, or None after `timeout` seconds.
 
         Raises
@@ -106,11 +106,11 @@ class GatewayStream:
             log.warning("the thread that reads from %s did not end in %g s", self.gateway, JOIN_SECONDS)
         self._channel.close()
 
-    def _messages(self) -> Iterator[ActorMessage]:
+    def _messages(self) -> Iterator[ActorMessage | bytes]:
         """What gRPC's own thread sends; it asks for the next message when the last one has left."""
         while (message := self._outgoing.get()) is not None:
             yield message
-            if message.HasField("fault"):
+            if not isinstance(message, bytes) and message.HasField("fault"):
                 self._fault_left.set()
 
     def _read(self) -> None:
@@ -141,6 +141,7 @@ class GrpcConnection(Connection):
     ) -> None:
         self.lease = lease
         self.block = Block.private(layout)
+        self._headers = [header(STEP, group, layout.request_bytes) for group in range(layout.groups)]
         self._stream = stream
         self._end: Exception | None = None
         self._closed = False
@@ -189,6 +190,8 @@ class GrpcConnection(Connection):
                 raise ConnectionLost(
                     f"no answer from the gateway at {gateway} within {connect_seconds:g} seconds"
                 )
+            if isinstance(answer, Frame):
+                raise ConnectionLost(f"the gateway at {gateway} answered a registration with actions")
             match answer.WhichOneof("kind"):
                 case "granted":
                     lease = _lease(answer.granted, registration)
@@ -210,8 +213,7 @@ class GrpcConnection(Connection):
                 self._next(0.0)
         if self._end is not None:
             raise self._end
-        payload = self.block.pack_request(group)
-        self._stream.send(ActorMessage(step=Step(group=group, payload=payload)))
+        self._stream.send(join(self._headers[group], self.block.request_parts(group)))
 
     def wait(self, timeout: float) -> int | None:
         group = None if self._end is not None else self._next(timeout)
@@ -224,6 +226,12 @@ class GrpcConnection(Connection):
         try:
             message = self._stream.next(timeout)
             if message is None:
+                return None
+            if isinstance(message, Frame):
+                if message.group < self.lease.groups:
+                    self.block.unpack_reply(message.group, message.payload)
+                    return message.group
+                self._end = ConnectionLost(f"the gateway at {self._stream.gateway} sent an unknown group")
                 return None
             match message.WhichOneof("kind"):
                 case "actions" if message.actions.group < self.lease.groups:

@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 from google.protobuf.message import DecodeError
 
 from seedflow.errors import ConfigError, ConnectionLost, TransportError
+from seedflow.rpc.frames import ACTIONS, Frame, header, join
 from seedflow.rpc.gateway_counts import GatewayCounts
 from seedflow.rpc.grpc_options import aio, check_payloads, grpc
 from seedflow.rpc.learner_link import LearnerLink
@@ -26,10 +27,9 @@ from seedflow.rpc.messages import (
     Reply,
     encode,
 )
-from seedflow.rpc.seedflow_pb2 import Actions, ActorMessage, Exit, LearnerMessage
+from seedflow.rpc.seedflow_pb2 import ActorMessage, Exit, LearnerMessage
 from seedflow.rpc.seedflow_pb2 import Granted as WireGranted
 from seedflow.rpc.seedflow_pb2 import Refused as WireRefused
-from seedflow.rpc.seedflow_pb2 import Step as WireStep
 from seedflow.rpc.slab import Block, BlockLayout
 
 REGISTER_SECONDS = 30.0
@@ -96,6 +96,7 @@ class Relay:
         self._socket = socket
         self._layout = layout
         self._in_flight = [False] * layout.groups
+        self._headers = [header(ACTIONS, group, layout.reply_bytes) for group in range(layout.groups)]
 
     async def run(self) -> None:
         """Serve the stream until either side ends it."""
@@ -151,7 +152,7 @@ class Relay:
             ) from None
         if message is None:
             return None
-        if message.WhichOneof("kind") != "register":
+        if isinstance(message, Frame) or message.WhichOneof("kind") != "register":
             raise _malformed("the first message of a stream must be its registration")
         wire = message.register
         if not hmac.compare_digest(wire.token.encode(), self._token.encode()):
@@ -241,9 +242,13 @@ class Relay:
     async def _requests(self, link: LearnerLink, lease: Lease, block: Block) -> None:
         """From the actor to the learner, until the actor ends the stream."""
         while (message := await self._read()) is not None:
+            if isinstance(message, Frame):
+                self._take_step(message.group, message.payload, lease, block)
+                await link.send(RINGS[message.group])
+                continue
             match message.WhichOneof("kind"):
                 case "step":
-                    self._take_step(message.step, lease, block)
+                    self._take_step(message.step.group, message.step.payload, lease, block)
                     await link.send(RINGS[message.step.group])
                 case "heartbeat":
                     await link.send(_HEARTBEAT)
@@ -254,14 +259,13 @@ class Relay:
                 case kind:
                     raise _malformed(f"expected step, heartbeat or fault, got {kind or 'an empty message'}")
 
-    def _take_step(self, step: WireStep, lease: Lease, block: Block) -> None:
-        group = step.group
+    def _take_step(self, group: int, payload: bytes | memoryview, lease: Lease, block: Block) -> None:
         if group >= lease.groups:
             raise _malformed(f"step names group {group}: expected 0 to {lease.groups - 1}")
         if self._in_flight[group]:
             raise _malformed(f"group {group} sent a second step before the actions of its first had come")
         try:
-            block.unpack_request(group, step.payload)
+            block.unpack_request(group, payload)
         except TransportError as error:
             raise _malformed(f"step of group {group}: {error}") from error
         self._in_flight[group] = True
@@ -272,17 +276,17 @@ class Relay:
         while True:
             match await link.next():
                 case Reply(group) if group < len(self._in_flight) and self._in_flight[group]:
-                    actions = Actions(group=group, payload=block.pack_reply(group))
+                    actions = join(self._headers[group], block.reply_parts(group))
                     # The rows are the actor's again before it can know: its next step may come at once.
                     self._in_flight[group] = False
-                    await self._write(LearnerMessage(actions=actions))
+                    await self._write(actions)
                 case ExitOrder(reason, code):
                     await self._write(LearnerMessage(exit=Exit(reason=reason, code=code)))
                     return
                 case unexpected:
                     raise TransportError(f"the learner sent {unexpected}, which answers nothing")
 
-    async def _read(self) -> ActorMessage | None:
+    async def _read(self) -> ActorMessage | Frame | None:
         """The actor's next message, or None at the end of the stream."""
         try:
             message = await self._context.read()
@@ -290,5 +294,5 @@ class Relay:
             raise _malformed(f"not a message of seedflow.proto: {error}") from error
         return None if message is aio.EOF else message
 
-    async def _write(self, message: LearnerMessage) -> None:
+    async def _write(self, message: LearnerMessage | bytes) -> None:
         await self._context.write(message)

@@ -295,6 +295,14 @@ class Block:
         """A group's request half as `layout.request_bytes` bytes, field after field."""
         return b"".join(self._request_bytes[group])
 
+    def request_parts(self, group: int) -> list[memoryview]:
+        """The parts of a packed request, without a copy; they change when the rows are written."""
+        return self._request_bytes[group]
+
+    def reply_parts(self, group: int) -> list[memoryview]:
+        """The parts of a packed reply, without a copy; they change when the rows are written."""
+        return self._reply_bytes[group]
+
     def unpack_request(self, group: int, data: bytes | memoryview) -> None:
         """Write a packed request into a group's rows.
 
