@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ def make_replay(spec: ReplaySpec, seed: int = 0, snapshot: Any = None, **setting
     return Replay(spec, make_config(spec, **settings), seed, snapshot=snapshot)
 
 
-@cache
+@lru_cache(20_000)
 def observation(index: int) -> np.ndarray:
     """What is seen at an index, and only there; none, half or all of it is noise."""
     frame = np.zeros(25 * 48, np.uint8)
