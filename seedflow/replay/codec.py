@@ -31,7 +31,7 @@ from seedflow.errors import DamagedChunk, SpecError
 LEVEL = 1
 CHECKSUM_BYTES = 4
 _MAGIC = b"\x28\xb5\x2f\xfd"
-_RESIDUE = 0x48674BC7  # the CRC32C of any bytes followed by their CRC32C
+RESIDUE = 0x48674BC7  # the CRC32C of any bytes followed by their CRC32C
 
 
 def encode(array: NDArray[np.generic], compress: bool) -> bytes:
@@ -80,7 +80,7 @@ def checked(data: bytes) -> None:
     DamagedChunk
         When it is wrong.
     """
-    if len(data) < CHECKSUM_BYTES or google_crc32c.value(data) != _RESIDUE:
+    if len(data) < CHECKSUM_BYTES or google_crc32c.value(data) != RESIDUE:
         raise DamagedChunk(f"the checksum of an encoded array of {len(data)} bytes is wrong")
 
 
