@@ -62,8 +62,8 @@ def segment_lines(segments: Sequence[SegmentHealth], now: float) -> Iterator[str
 def _spec(report: ReplayReport) -> Iterator[str]:
     spec = report.spec
     yield (
-        f"geometry    chunk {spec.chunk}, burn_in {spec.burn_in}, unroll {spec.unroll}, period {spec.period}: "
-        f"{spec.chunks_per_sequence} chunks a sequence"
+        f"geometry    chunk {spec.chunk}, burn_in {spec.burn_in}, unroll {spec.unroll}, "
+        f"period {spec.period}: {spec.chunks_per_sequence} chunks a sequence"
     )
     for word, arrays in (("field", spec.fields), ("state", spec.state)):
         for array in arrays:
