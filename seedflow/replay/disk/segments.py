@@ -30,6 +30,7 @@ from seedflow.replay.codec import CHECKSUM_BYTES, RESIDUE, checked, content_size
 from seedflow.replay.disk.group import SUFFIXES, Content, Form, GroupFiles, write_group
 from seedflow.replay.disk.zarr import (
     ZarrArray,
+    document_paths,
     group_documents,
     index_bytes,
     node_path,
@@ -328,6 +329,7 @@ def check_spec(spec: ReplaySpec) -> ReplaySpec:
         Says which limit of the format it exceeds.
     """
     arrays = segment_arrays(spec, 1)
+    document_paths(arrays)
     largest = sum(array.raw_bytes for array in arrays)
     if largest > MAX_CHUNK_BYTES:
         raise CheckpointError(

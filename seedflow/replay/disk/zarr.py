@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -129,7 +130,8 @@ def group_documents(arrays: Sequence[ZarrArray], attributes: Mapping[str, Any]) 
     consolidated = {"kind": "inline", "must_understand": False, "metadata": dict(sorted(nodes.items()))}
     root = _group(attributes) | {"consolidated_metadata": consolidated}
     documents = {DOCUMENT: root} | {f"{path}/{DOCUMENT}": node for path, node in nodes.items()}
-    return {path: json.dumps(document, indent=1).encode() for path, document in documents.items()}
+    dump = partial(json.dumps, separators=(",", ":"))
+    return {path: dump(document).encode() for path, document in documents.items()}
 
 
 def document_paths(arrays: Sequence[ZarrArray]) -> set[str]:
