@@ -120,7 +120,7 @@ class ReplayMachine(RuleBasedStateMachine):
         geometry=st.sampled_from([(2, 2, 4, 2), (2, 2, 4, 4), (3, 0, 3, 3), (1, 0, 2, 3), (2, 4, 2, 6)]),
         capacity=st.integers(1, 9),
         min_size=st.integers(1, 4),
-        allowed=st.sampled_from([18_000, 18_000, 24_000, 1 << 20]),
+        allowed=st.sampled_from([26_000, 26_000, 32_000, 1 << 20]),
         alpha=st.sampled_from([0.0, 0.9, 1.0]),
     )
     def begin(
