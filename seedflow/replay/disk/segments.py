@@ -328,6 +328,10 @@ def check_spec(spec: ReplaySpec) -> ReplaySpec:
     CheckpointError
         Says which limit of the format it exceeds.
     """
+    if len(spec.arrays) > MAX_ARRAYS:
+        raise CheckpointError(
+            f"this replay has {len(spec.arrays)} arrays, more than the {MAX_ARRAYS} allowed"
+        )
     arrays = segment_arrays(spec, 1)
     document_paths(arrays)
     largest = sum(array.raw_bytes for array in arrays)
@@ -336,6 +340,4 @@ def check_spec(spec: ReplaySpec) -> ReplaySpec:
             f"a chunk of this replay has {largest} bytes before compression, more than the "
             f"{MAX_CHUNK_BYTES} that a checkpoint can hold; make replay.chunk smaller"
         )
-    if len(arrays) > MAX_ARRAYS:
-        raise CheckpointError(f"this replay has {len(arrays)} arrays, more than the {MAX_ARRAYS} allowed")
     return spec
