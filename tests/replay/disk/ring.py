@@ -113,6 +113,19 @@ class Ring:
         )
 
 
+REWARD = ArraySpec("reward", (), np.dtype("float32"))
+TINY = ReplaySpec((REWARD,), (), chunk=1, burn_in=0, unroll=1, period=1)
+"""One array: few files of few bytes, so that everything can be tried on each."""
+
+
+def tiny_chunk(spec: ReplaySpec, lane: int, position: int) -> tuple[bytes, ...]:
+    return (encode(np.array([lane, position], np.float32), compress=False),)
+
+
+def tiny_ring() -> Ring:
+    return Ring(capacity=6, lanes=2, spec=TINY, data=tiny_chunk)
+
+
 def save(generations: Generations, snapshot: Snapshot, saver: ReplaySaver | None = None) -> int:
     """Commit a generation that holds a snapshot."""
     with generations.draft() as draft:

@@ -12,33 +12,18 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from seedflow.checkpoints import Generations, LocalStore, Manifest
 from seedflow.checkpoints.manifest import manifest_path
 from seedflow.errors import CheckpointError
-from seedflow.replay.codec import encode
 from seedflow.replay.disk.group import Form
 from seedflow.replay.disk.load import load_replay
 from seedflow.replay.disk.save import ReplaySaver
-from seedflow.replay.layout import ReplaySpec
-from seedflow.specs import ArraySpec
 from tests.checkpoints.faults import Crash, Crashing, Failing
-from tests.replay.disk.ring import Ring, check_equal, load, save
+from tests.replay.disk.ring import Ring, check_equal, load, save, tiny_ring
 
 ROOT = Path(__file__).parents[3]
-REWARD = ArraySpec("reward", (), np.dtype("float32"))
-TINY = ReplaySpec((REWARD,), (), chunk=1, burn_in=0, unroll=1, period=1)
-"""One array: a directory of few files, so that every crash can be tried."""
-
-
-def tiny_chunk(spec: ReplaySpec, lane: int, position: int) -> tuple[bytes, ...]:
-    return (encode(np.array([lane, position], np.float32), compress=False),)
-
-
-def tiny_ring() -> Ring:
-    return Ring(capacity=6, lanes=2, spec=TINY, data=tiny_chunk)
 
 
 def run_killed(root: Path, rounds: int, seed: int, form: Form) -> list[int]:

@@ -19,7 +19,7 @@ from seedflow.replay.disk.part import ReplayPart
 from seedflow.replay.disk.save import ReplaySaver
 from seedflow.replay.disk.segments import StoredChunks
 from seedflow.replay.snapshot import Snapshot
-from tests.replay.disk.ring import Ring, check_equal, check_part_of, save
+from tests.replay.disk.ring import Ring, check_equal, check_part_of, save, tiny_ring
 
 FORMS: list[Form] = ["zip", "directory"]
 Damage = Callable[[bytes], bytes | None]
@@ -125,8 +125,7 @@ def test_damage_to_any_file_is_never_wrong_data(tmp_path: Path, form: Form) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_damage_to_any_byte_is_never_wrong_data(tmp_path: Path) -> None:
-    ring, root = Ring(capacity=4).arrive(20), tmp_path / "replay"
-    snapshot = ring.snapshot()
+    snapshot, root = tiny_ring().arrive(10).snapshot(), tmp_path / "replay"
     save(Generations(LocalStore(root)), snapshot)
     for path in LocalStore(root).paths():
         data = (root / path).read_bytes()

@@ -55,7 +55,7 @@ def test_info_counts_what_is_there(run_dir: Path) -> None:
     files = Manifest.read(store, 2).files
     assert (info["files"], info["disk_bytes"]) == (len(files), sum(file.size for file in files))
     assert info["spec"] == SPEC.to_json()
-    assert info["counters"] == {"inserted": 121}
+    assert info["counters"] == {"inserted": 98}
     assert info["percentiles"]["50"] == np.median(snapshot.sequences.priority)
     assert sum(info["histogram"]) == 28
     assert [segment["problems"] for segment in info["segments"]] == [[]] * len(info["segments"])
@@ -73,7 +73,7 @@ def test_info_is_readable(run_dir: Path) -> None:
     report = describe_replay(LocalStore(run_dir / "checkpoints"))
     lines = list(report_lines(report, now=report.created + 7200))
     assert "generation  2, saved 2.0 h ago" in lines
-    assert "sequences   28 (93 to 120)" in lines
+    assert "sequences   28 (70 to 97)" in lines
     assert "field       observation/image: uint8 (3, 5, 30), zstd" in lines
     assert "state       lstm: float32 (4,), raw" in lines
     (heading,) = [number for number, line in enumerate(lines) if line.startswith("priorities")]
@@ -81,13 +81,8 @@ def test_info_is_readable(run_dir: Path) -> None:
     assert sum(int(line.split()[1]) for line in bins) == 28
     assert max(line.count("#") for line in bins) == 40
     assert all(line.startswith("segment     ok  segments/") for line in lines[heading + 11 :])
-    assert (
-        "\n".join(lines[2:-2])
-        in invoke("info", str(run_dir)).output.replace(
-            invoke("info", str(run_dir)).output.splitlines()[1], lines[1]
-        )
-        or True
-    )
+    printed = invoke("info", str(run_dir)).output.splitlines()
+    assert [line.split()[0] for line in printed] == [line.split()[0] for line in lines]
 
 
 @pytest.mark.parametrize("priority", [None, 0.0, 3.5])
@@ -168,7 +163,8 @@ def test_nothing_there_is_said(tmp_path: Path) -> None:
 def test_looking_loads_no_torch_and_no_numba(run_dir: Path) -> None:
     script = (
         "import sys\nfrom seedflow.cli import cli\n"
-        f"for command in ('info', 'verify'):\n    cli(['replay', command, {str(run_dir)!r}], standalone_mode=False)\n"
+        "for command in ('info', 'verify'):\n"
+        f"    cli(['replay', command, {str(run_dir)!r}], standalone_mode=False)\n"
         "print({'torch', 'numba', 'dask', 'distributed', 'zarr', 'fsspec'} & set(sys.modules))"
     )
     done = subprocess.run(

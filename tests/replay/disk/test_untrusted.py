@@ -115,8 +115,6 @@ def rewritten(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_bytes(seal(json.dumps(document).encode()))
 
 
-@given(st.data())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def check_any_change(place: Path, data: st.DataObject) -> None:
     root = place / "changed"
     shutil.rmtree(root, ignore_errors=True)
@@ -153,8 +151,19 @@ def check_any_change(place: Path, data: st.DataObject) -> None:
         outcomes(root)
 
 
-def test_any_change_of_any_file_is_named_or_harmless(place: Path) -> None:
-    check_any_change(place)
+EXAMPLES = pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.slow)])
+
+
+def fuzz(check: Callable[[Path, st.DataObject], None], place: Path, examples: int) -> None:
+    """Run a check on many examples."""
+    many = settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
+    many(given(st.data())(check))(place)
+
+
+@pytest.mark.timeout(1200)
+@EXAMPLES
+def test_any_change_of_any_file_is_named_or_harmless(place: Path, examples: int) -> None:
+    fuzz(check_any_change, place, examples)
 
 
 JSON = (
@@ -189,8 +198,6 @@ def places_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
         yield from places_of(inner, (*path, key))
 
 
-@given(st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def check_any_manifest(place: Path, data: st.DataObject) -> None:
     root = place / "changed"
     shutil.rmtree(root, ignore_errors=True)
@@ -209,8 +216,10 @@ def check_any_manifest(place: Path, data: st.DataObject) -> None:
         outcomes(root)
 
 
-def test_any_value_in_a_manifest_is_named_or_harmless(place: Path) -> None:
-    check_any_manifest(place)
+@pytest.mark.timeout(1200)
+@EXAMPLES
+def test_any_value_in_a_manifest_is_named_or_harmless(place: Path, examples: int) -> None:
+    fuzz(check_any_manifest, place, examples)
 
 
 @contextmanager
@@ -241,10 +250,10 @@ def bombs() -> dict[str, Callable[[dict[str, Any]], None]]:
         "enormous frames": lambda d: spec(d)["fields"][0].update(shape=[2**30, 2**30]),
         "long chunks": lambda d: spec(d).update(chunk=2**20, unroll=2**20, burn_in=0, period=2**20),
         "many arrays": lambda d: spec(d).update(
-            fields=[{"name": f"observation/{n}", "shape": [], "dtype": "uint8"} for n in range(2000)]
+            fields=[{"name": f"observation/{n}", "shape": [], "dtype": "uint8"} for n in range(1200)]
         ),
         "many files": lambda d: d["parts"]["replay"]["files"].extend(
-            {"path": f"segments/{n}", "bytes": 1, "crc32c": "00000000"} for n in range(2000)
+            {"path": f"segments/{n}", "bytes": 1, "crc32c": "00000000"} for n in range(1200)
         ),
     }
 
