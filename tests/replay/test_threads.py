@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,24 @@ def test_a_short_hammer() -> None:
 def test_a_long_hammer() -> None:
     end = time.monotonic() + HAMMER_SECONDS
     hammer(lambda threads: time.monotonic() > end)
+
+
+def test_a_chunk_whose_lane_ends_while_it_is_encoded_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = make_replay(make_spec())
+    fill(replay, 0, range(2))
+    encode = replay._encoder.encode
+
+    def slow_encode(*arguments: Any) -> tuple[bytes, ...]:
+        replay.end_lane(0)
+        return encode(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay._encoder, "encode", slow_encode)
+        assert fill(replay, 0, [2]) == []
+    assert replay.metrics()["replay/chunks"] == 0
+    assert fill(replay, 0, range(3)) == [0]
+    assert [chunk.lane for chunk in replay.snapshot().chunks] == [1, 1, 1]
+    replay.close()
 
 
 def test_close_wakes_whoever_waits() -> None:
