@@ -176,10 +176,9 @@ def test_every_metric_of_a_run_is_documented(tmp_path: Path) -> None:
     reported = {name for record in read_metrics(tmp_path / "run") for name in record} - {"step", "time"}
     rows = {row for name in reported if (row := describe(name)) is not None}
     assert {name for name in reported if describe(name) is None} == set()
-    # Written only while inference waits for slots, and only where there are sockets and a gateway.
+    # Written only where there are sockets, a gateway or threads, and by algorithms with a replay.
     missing = {metric.name for metric in METRICS} - {row.name for row in rows}
-    assert {name for name in missing if not name.startswith(("control/", "gateway/"))} <= {
-        "inference/wait_slots_seconds"
-    }
+    elsewhere = ("control/", "cpu/", "gateway/", "replay/")
+    assert {name for name in missing if not name.startswith(elsewhere)} == set()
     listed = {code for code in CODE["metrics.md"] if code.startswith("loss/")} - {"loss/*"}
     assert listed == {name for name in reported if name.startswith("loss/")}

@@ -248,6 +248,36 @@ METRICS: tuple[MetricName, ...] = (
         "distribution",
         "What the algorithm reports of an update: terms of the loss, gradient norm, learning rate.",
     ),
+    MetricName("replay/sequences", "sequences", "gauge", "Sequences that the replay holds."),
+    MetricName(
+        "replay/chunks", "chunks", "gauge", "Chunks that it holds, those of sequences in the making included."
+    ),
+    MetricName("replay/bytes", "bytes", "gauge", "Memory of these chunks, kept below `replay.memory_gib`."),
+    MetricName(
+        "replay/compression", "1", "gauge", "Bytes of all inserted chunks before encoding over those after."
+    ),
+    MetricName("replay/inserted", "sequences", "counter", "Sequences that were completed."),
+    MetricName("replay/sampled", "sequences", "counter", "Sequences that were sampled."),
+    MetricName(
+        "replay/balance",
+        "sequences",
+        "gauge",
+        "Samples that inserts allow and that were not taken yet (`replay.samples_per_insert`); negative: "
+        "training is ahead.",
+    ),
+    MetricName("replay/evicted", "sequences", "counter", "Sequences that made room for newer ones."),
+    MetricName(
+        "replay/evicted_for_memory",
+        "sequences",
+        "counter",
+        "Those of them that went before the capacity was reached, for lack of memory.",
+    ),
+    MetricName(
+        "replay/stale", "sequences", "counter", "Updates of priorities that came after the sequence had gone."
+    ),
+    MetricName(
+        "replay/snapshot_lock_ms", "ms", "gauge", "How long the last checkpoint held up inserts and samples."
+    ),
     MetricName("time/seconds", "s", "gauge", "Running time of the run, interruptions left out."),
 )
 
