@@ -136,6 +136,7 @@ def test_sets_overflow_the_caches_and_calls_go_round_them(monkeypatch: pytest.Mo
 
 def test_kernels_are_measured_against_the_floor_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     (row,) = gpu_kernels.measure(FakeTimer(), 1e9, lambda: 100.0, "cpu", SMALL[:1])
     assert list(row) == list(gpu_kernels.COLUMNS)
     assert row["kernel"] == "vtrace T4 B3"
@@ -177,6 +178,7 @@ def test_what_torch_cannot_do_does_not_stop_the_rest(monkeypatch: pytest.MonkeyP
 
     seen: list[str] = []
     monkeypatch.setattr(torch, "compile", fail)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     (row,) = gpu_kernels.measure(Uncapturable(), 1e9, lambda: 100.0, "cpu", SMALL[:1])
     assert row["gpu"] == 8.0
     assert row["eager gpu"] is None
@@ -266,7 +268,8 @@ def test_a_report_is_written_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_the_command_starts_with_what_a_gpu_machine_has() -> None:
     """That is torch, numba-cuda and pytest, without an installed seedflow."""
     absent = ("hypothesis", "pydantic", "yaml", "gymnasium", "grpc", "dask", "rich", "cupy")
-    script = f"import sys; sys.modules.update(dict.fromkeys({absent!r}))\nfrom benchmarks import gpu; gpu.main(['-h'])"
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({absent!r}))"
+    script = f"{hidden}\nfrom benchmarks import gpu\ngpu.main(['-h'])"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
