@@ -276,6 +276,27 @@ def config_schema(key: str | None, as_json: bool) -> None:
         click.echo(f"  {setting.key} = {default}  ({setting.takes}){purpose}")
 
 
+@cli.group()
+def bench() -> None:
+    """Measure parts of seedflow beside what else does the same, on this machine."""
+
+
+@bench.command(name="kernels")
+@click.option("--full", is_flag=True, help="Take more turns, for steadier figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench_kernels(full: bool, as_json: bool) -> None:
+    """Measure the CPU kernels beside plain torch and other libraries' sum trees, one thread each."""
+    from seedflow.bench.kernels import measure
+
+    results = []
+    for measurement in measure(rounds=200 if full else 50):
+        results.append(measurement.to_json())
+        if not as_json:
+            click.echo(f"{measurement}\n")
+    if as_json:
+        click.echo(json.dumps({"measurements": results}))
+
+
 def main() -> NoReturn:
     """Entry point of the ``seedflow`` program."""
     ending = end_on_signals()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seedflow.kernels.registry import define, define_functional, twin
+from seedflow.kernels.registry import constant, define, define_functional, twin
 
 Allocate = Callable[..., tuple[Tensor, ...]]
 
@@ -55,7 +55,7 @@ class FusedLoss:
 
     def compute(self, inputs: tuple[Any, ...], finite: Tensor | None) -> tuple[Tensor, ...]:
         """Run the twin; returns all results."""
-        inputs = (*(x.detach() for x in inputs[: self.differentiable]), *inputs[self.differentiable :])
+        inputs = (*map(constant, inputs[: self.differentiable]), *inputs[self.differentiable :])
         results = self.allocate(*inputs)
         twin(self.operation, inputs[0].device.type)(*inputs, *results, finite)
         return results

@@ -28,7 +28,7 @@ from seedflow.errors import SpecError
 from seedflow.kernels import checks
 from seedflow.kernels.fused_loss import define_loss
 from seedflow.kernels.r2d2_loss_cpu import loss_and_gradient
-from seedflow.kernels.registry import register
+from seedflow.kernels.registry import constant, register
 
 R2D2_LOSS_TERMS = ("total", "td_error", "value", "target")
 """What `R2D2Loss.terms` holds: the loss, then means over the valid t of |td_t|, of the Q-value of the
@@ -168,7 +168,7 @@ def r2d2_loss(
         checks.check_array("finite", finite, (), torch.int32, device, "a scalar")
     inputs = (
         q_online,
-        q_target.detach(),
+        constant(q_target),
         actions,
         rewards,
         terminated,

@@ -120,6 +120,11 @@ def twin(operation: str, device_type: str) -> Twin:
     return _pick(operation, device_type)
 
 
+def constant(tensor: Tensor) -> Tensor:
+    """Return a tensor without its part in the graph, at little cost where it has none."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
 def twins(operation: str) -> Mapping[str, Twin]:
     """Return all twins of `operation` by device type."""
     return dict(_twins[operation])

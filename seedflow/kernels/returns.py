@@ -22,7 +22,7 @@ from torch import Tensor
 from seedflow.errors import SpecError
 from seedflow.kernels import checks
 from seedflow.kernels.jit import cpu_kernel
-from seedflow.kernels.registry import define, register, twin
+from seedflow.kernels.registry import constant, define, register, twin
 
 define(
     "gae",
@@ -88,9 +88,8 @@ def gae(
         axes = "[T, B, ...] as rewards"
         checks.check_array("out.advantages", out.advantages, shape, torch.float32, device, axes)
         checks.check_array("out.returns", out.returns, shape, torch.float32, device, axes)
-    twin("gae", device.type)(
-        rewards.detach(), discounts.detach(), values.detach(), valid, trace_decay, out.advantages, out.returns
-    )
+    arrays = constant(rewards), constant(discounts), constant(values), valid
+    twin("gae", device.type)(*arrays, trace_decay, out.advantages, out.returns)
     return out
 
 
@@ -139,7 +138,7 @@ def n_step(
         out = torch.empty_like(rewards)
     else:
         checks.check_array("out", out, shape, torch.float32, device, "[T, B, ...] as rewards")
-    twin("n_step", device.type)(rewards.detach(), discounts.detach(), values.detach(), valid, n, out)
+    twin("n_step", device.type)(constant(rewards), constant(discounts), constant(values), valid, n, out)
     return out
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from seedflow.kernels import checks
 from seedflow.kernels.elementary import log
 from seedflow.kernels.jit import cpu_kernel
-from seedflow.kernels.registry import define, register, twin
+from seedflow.kernels.registry import constant, define, register, twin
 from seedflow.kernels.softmax import TILE, softmax, transpose
 
 define(
@@ -74,16 +74,13 @@ def sample_categorical(
         uniform = torch.rand(shape, generator=random, dtype=torch.float32, device=device)
     size, axes = shape[:-1], "[...] as logits"
     if out is None:
-        out = CategoricalSample(
-            torch.empty(size, dtype=torch.int64, device=device),
-            torch.empty(size, dtype=torch.float32, device=device),
-            torch.empty(size, dtype=torch.float32, device=device),
-        )
+        action = torch.empty(size, dtype=torch.int64, device=device)
+        out = CategoricalSample(action, logits.new_empty(size), logits.new_empty(size))
     else:
         checks.check_array("out.action", out.action, size, torch.int64, device, axes)
         checks.check_array("out.log_prob", out.log_prob, size, torch.float32, device, axes)
         checks.check_array("out.entropy", out.entropy, size, torch.float32, device, axes)
-    twin("sample_categorical", device.type)(logits.detach(), uniform, out.action, out.log_prob, out.entropy)
+    twin("sample_categorical", device.type)(constant(logits), uniform, out.action, out.log_prob, out.entropy)
     return out
 
 

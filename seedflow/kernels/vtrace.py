@@ -27,7 +27,7 @@ from torch import Tensor
 from seedflow.kernels import checks
 from seedflow.kernels.elementary import exp
 from seedflow.kernels.jit import cpu_kernel
-from seedflow.kernels.registry import define, register, twin
+from seedflow.kernels.registry import constant, define, register, twin
 
 define(
     "vtrace",
@@ -115,18 +115,15 @@ def vtrace(
     if valid is not None:
         checks.check_array("valid", valid, shape, torch.bool, device, axes)
     if out is None:
-        out = VTraceReturns(
-            torch.empty(shape, dtype=torch.float32, device=device),
-            torch.empty(shape, dtype=torch.float32, device=device),
-        )
+        out = VTraceReturns(torch.empty_like(rewards), torch.empty_like(rewards))
     else:
         checks.check_array("out.vs", out.vs, shape, torch.float32, device, axes)
         checks.check_array("out.advantages", out.advantages, shape, torch.float32, device, axes)
     twin("vtrace", device.type)(
-        log_rhos.detach(),
-        rewards.detach(),
-        discounts.detach(),
-        values.detach(),
+        constant(log_rhos),
+        constant(rewards),
+        constant(discounts),
+        constant(values),
         valid,
         rho_bar,
         c_bar,

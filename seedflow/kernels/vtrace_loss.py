@@ -26,8 +26,8 @@ from torch import Tensor
 from seedflow.errors import SpecError
 from seedflow.kernels import checks
 from seedflow.kernels.fused_loss import define_loss
-from seedflow.kernels.registry import PORTABLE, register, twins
-from seedflow.kernels.vtrace_loss_cpu import first_impossible, loss_and_gradients
+from seedflow.kernels.registry import PORTABLE, constant, register, twins
+from seedflow.kernels.vtrace_loss_cpu import loss_and_gradients
 
 VTRACE_LOSS_TERMS = (
     "total",
@@ -164,7 +164,7 @@ def vtrace_loss(
         logits,
         values,
         actions,
-        behaviour_log_probs.detach(),
+        constant(behaviour_log_probs),
         rewards,
         discounts,
         valid,
@@ -279,30 +279,28 @@ def _loss_cpu(
 ) -> None:
     if logits.dtype is torch.bfloat16:
         logits, d_logits = logits.view(torch.uint16), d_logits.view(torch.uint16)
-    parts = np.array(splits, np.int64)
-    acted = actions.numpy().reshape(-1, len(parts))
-    outside = first_impossible(acted, parts)
-    if outside >= 0:
-        place = [int(i) for i in np.unravel_index(outside, tuple(actions.shape))]
-        raise SpecError(
-            f"actions{place} is {acted.flat[outside]}: expected 0 <= actions{place} < "
-            f"{parts[outside % len(parts)]}, its number of logits"
-        )
     settings = (rho_bar, c_bar, pg_rho_bar, trace_decay, value_cost, entropy_cost)
-    loss_and_gradients(
+    reported = terms.numpy()
+    outside = loss_and_gradients(
         logits.numpy(),
         values.numpy(),
-        acted.reshape(*rewards.shape, len(parts)),
+        actions.numpy().reshape(*rewards.shape, len(splits)),
         behaviour_log_probs.numpy(),
         rewards.numpy(),
         discounts.numpy(),
         None if valid is None else valid.numpy(),
-        parts,
+        np.array(splits, np.int64),
         np.array(settings, np.float64 if values.dtype is torch.float64 else np.float32),
-        terms.numpy(),
+        reported,
         d_logits.numpy(),
         d_values.numpy(),
     )
-    total.copy_(terms[0])
-    if finite is not None and not math.isfinite(total):
+    if outside >= 0:
+        place = [int(i) for i in np.unravel_index(outside, tuple(actions.shape))]
+        raise SpecError(
+            f"actions{place} is {int(actions.flatten()[outside])}: expected 0 <= actions{place} < "
+            f"{splits[outside % len(splits)]}, its number of logits"
+        )
+    total.fill_(reported[0])
+    if finite is not None and not math.isfinite(reported[0]):
         finite.zero_()

@@ -14,17 +14,6 @@ from seedflow.kernels.softmax import TILE, softmax, transpose
 
 
 @cpu_kernel
-def first_impossible(actions: np.ndarray, splits: np.ndarray) -> int:
-    """Return the first position in the flattened actions [n, K] of one that has no logit, or -1."""
-    parts = len(splits)
-    for i in range(actions.shape[0]):
-        for k in range(parts):
-            if actions[i, k] < 0 or actions[i, k] >= splits[k]:
-                return i * parts + k
-    return -1
-
-
-@cpu_kernel
 def loss_and_gradients(
     logits: np.ndarray,
     values: np.ndarray,
@@ -38,12 +27,15 @@ def loss_and_gradients(
     terms: np.ndarray,
     d_logits: np.ndarray,
     d_values: np.ndarray,
-) -> None:
-    """Fill the terms and the gradients.
+) -> int:
+    """Fill the terms and the gradients; returns the place of an impossible action, or -1.
 
     `actions` are [T, B, K]; `settings` are rho_bar, c_bar, pg_rho_bar, trace_decay, value_cost and
     entropy_cost in the precision that is calculated with.
     """
+    outside = _first_impossible(actions, splits)
+    if outside >= 0:
+        return outside
     steps, batch = rewards.shape
     width, parts = logits.shape[2], splits.shape[0]
     zero = settings.dtype.type(0.0)
@@ -123,6 +115,19 @@ def loss_and_gradients(
                 offset = end_k
             _write_back(weight, ok, d_logits[t, start:end])
     _finish(sums, count, settings, terms)
+    return -1
+
+
+@cpu_kernel
+def _first_impossible(actions: np.ndarray, splits: np.ndarray) -> int:
+    """Return the first position in the flattened actions of one that has no logit, or -1."""
+    steps, batch, parts = actions.shape
+    for t in range(steps):
+        for b in range(batch):
+            for k in range(parts):
+                if actions[t, b, k] < 0 or actions[t, b, k] >= splits[k]:
+                    return int((t * batch + b) * parts + k)
+    return -1
 
 
 @cpu_kernel

@@ -28,6 +28,8 @@ from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.cudadrv.driver import CudaPythonFunction
 from numba.cuda.dispatcher import _Kernel
 
+from seedflow import kernels
+from seedflow.errors import SpecError
 from seedflow.kernels import registry
 from seedflow.kernels.cuda import launcher, twins  # noqa: F401
 from seedflow.kernels.cuda.arguments import Array, decode, parse
@@ -188,6 +190,32 @@ def test_a_twin_needs_nothing_of_torch_that_a_graph_could_not_capture(case: Case
     calls = [call for driver in launches.values() for call in driver.calls]
     assert calls.count("cuLaunchKernel") > 0
     assert set(calls) == {"cuCtxGetCurrent", "cuLaunchKernel"}
+
+
+def test_what_is_wrong_is_refused_before_a_launch() -> None:
+    """The launcher believes its arguments, so that the public functions have to look at them first."""
+    one, values = torch.ones(3, 2), torch.ones(4, 2)
+    rows, flags = torch.tensor([0, 1]), torch.tensor([False, True])
+
+    def refuse(kernel: Kernel) -> Any:
+        def launch(*arguments: Any) -> None:
+            raise AssertionError(f"{kernel.name} was launched")
+
+        return launch
+
+    wrong: dict[str, tuple[str, Callable[[], Any]]] = {
+        "gae": ("rewards is float64", lambda: kernels.gae(one.double(), one, values, trace_decay=0.9)),
+        "n_step": (
+            "discounts .* has strides",
+            lambda: kernels.n_step(one, one.t().contiguous().t(), values, n=2),
+        ),
+        "recurrent_gather": ("rows is int32", lambda: kernels.recurrent_gather([one], rows.int(), flags)),
+        "recurrent_scatter": ("values has 0 tensors", lambda: kernels.recurrent_scatter([one], rows, [])),
+        "sample_categorical": ("random is .*meta", lambda: kernels.sample_categorical(one, one.to("meta"))),
+    }
+    for operation, (message, call) in wrong.items():
+        with launching_with(operation, refuse), pytest.raises(SpecError, match=message):
+            call()
 
 
 def packed(driver: FakeDriver) -> PackedLaunch:

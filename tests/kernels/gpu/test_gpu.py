@@ -66,13 +66,17 @@ def test_numbas_own_launch_gives_the_same_bits(case: Case, monkeypatch: pytest.M
 
 @some_cases
 def test_work_goes_to_the_current_stream(case: Case) -> None:
-    """Inputs are made on a side stream behind a long wait: a launch on another stream would not see them."""
+    """Inputs come to a side stream behind a long wait: a launch on another stream would find zeros."""
     expected = run(case, "cuda")
+    arguments, saved = tensors(case.inputs(), "cuda"), tensors(case.inputs(), "cuda")
+    for tensor in flat(arguments):
+        tensor.zero_()
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
-        arguments = tensors(case.inputs(), "cuda")
+        torch.cuda._sleep(50_000_000)
+        for tensor, content in zip(flat(arguments), flat(saved), strict=True):
+            tensor.copy_(content)
         results = call(case, arguments)
     stream.synchronize()
     for result, wanted in zip(results, expected, strict=True):
