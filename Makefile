@@ -7,7 +7,7 @@ SEED ?= 1
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv train test test-slow lint check proto clean
+.PHONY: venv train test test-slow test-hosts lint check proto clean
 
 venv: $(INSTALLED)
 
@@ -27,6 +27,10 @@ test: venv
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow
+
+# Needs root: they become another user, and mount a /dev/shm of their own.
+test-hosts: venv
+	$(BIN)/python -m pytest -m hosts
 
 # The import contracts are checked by tests/test_architecture.py.
 lint: venv
