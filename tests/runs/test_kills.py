@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -66,16 +67,22 @@ class Killer:
         return [pid for pid in self._launched.family("seedflow.actor") if pid not in self._killed]
 
     def kill(self) -> None:
-        """Kill one as soon as there are some, after a while in which it may get anywhere."""
-        alive = self._launched.until(lambda: self._enough(), "actors")
+        """Kill one after a while in which it may get anywhere: mostly one that steps, or else any."""
+        candidates = self.stepping if self._random.random() < 0.8 else self.alive
+        alive = self._launched.until(candidates, "actors")
         time.sleep(self._random.uniform(0.0, 0.2))
         pid = self._random.choice(alive)
         self._killed.add(pid)
         os.kill(pid, self._random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV)))
 
-    def _enough(self) -> list[int]:
-        alive = self.alive()
-        return alive if len(alive) >= ACTORS - 1 else []
+    def stepping(self) -> list[int]:
+        """Those that have a lease: the slab is mapped into their memory."""
+        found = []
+        for pid in self.alive():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if "seedflow-slab" in Path(f"/proc/{pid}/maps").read_text():
+                    found.append(pid)
+        return found
 
 
 @pytest.mark.parametrize(
@@ -112,8 +119,7 @@ def test_killed_actors_leave_only_whole_unrolls_and_whole_episodes(launch: Launc
 
     told = launched.out.count("; starting generation")
     assert told == kills
-    # One that is killed before it has registered is replaced, too, and its successor counted once.
-    assert 0 < restarts <= kills
+    assert kills / 2 < restarts <= kills  # the learner does not see one that is killed before it registers
     shown = proof(run_dir)
     assert shown["seen"].keys() == everyone
     assert shown["unrolls"] > 16 * kills
