@@ -220,6 +220,25 @@ def test_an_environment_that_raises_ends_the_run_with_its_exception(tmp_path: Pa
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+class Diverging(Constant):
+    """Observes infinity in the third step of every episode."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        return observation * (np.inf if self.steps == 3 else 1.0), *rest
+
+
+def test_a_number_that_is_none_ends_the_run_or_is_masked_and_counted(tmp_path: Path) -> None:
+    with pytest.raises(
+        EnvironmentFault, match=r"observation of environment 0 is inf at step 3 .*on_nonfinite"
+    ):
+        train(small_config(), run_dir=tmp_path / "error", env_fn=Diverging)
+    train(small_config(env={"on_nonfinite": "mask"}), run_dir=tmp_path / "mask", env_fn=Diverging)
+    last = read_metrics(tmp_path / "mask")[-1]
+    assert last["env/masked"] == pytest.approx(last["steps/agent"] / 5, abs=8)
+    assert all(tensor.isfinite().all() for tensor in final_tensors(tmp_path / "mask").values())
+
+
 def test_a_used_run_directory_is_refused(tmp_path: Path) -> None:
     config = small_config(train={"total_agent_steps": 50})
     with pytest.raises(ConfigError, match="no checkpoint to resume"):
