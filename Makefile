@@ -7,7 +7,7 @@ SEED ?= 1
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv train test test-slow test-kernels test-kernels-sim test-kernels-compile test-kernels-gpu lint check proto clean
+.PHONY: venv train test test-slow test-hosts test-kernels test-kernels-sim test-kernels-compile test-kernels-gpu lint check proto clean
 
 venv: $(INSTALLED)
 
@@ -43,6 +43,10 @@ test-kernels-compile: venv
 GPU_PYTHON ?= $(shell test -x $(BIN)/python && echo $(BIN)/python || echo python3)
 test-kernels-gpu:
 	$(GPU_PYTHON) -m pytest -c tests/kernels/gpu/pytest.ini --rootdir=. --confcutdir=tests/kernels/gpu tests/kernels/gpu
+
+# Needs root: they become another user, and mount a /dev/shm of their own.
+test-hosts: venv
+	$(BIN)/python -m pytest -m hosts
 
 # The import contracts are checked by tests/test_architecture.py.
 lint: venv

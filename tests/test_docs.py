@@ -91,6 +91,13 @@ def test_every_metric_that_is_named_is_reported(page: str) -> None:
             assert describe(code) is not None, code
 
 
+def test_every_metric_of_a_fault_stands_on_the_page_about_faults() -> None:
+    kinds = ("lease/dropped_", "lease/refused_", "control/", "gateway/", "actor/", "env/")
+    faults = {metric.name for metric in METRICS if metric.name.startswith(kinds)}
+    assert faults <= set(CODE["faults.md"])
+    assert len(faults) > 20
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     place = (ROOT if page == "README.md" else DOCS) / page

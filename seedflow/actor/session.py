@@ -188,12 +188,13 @@ class ActorSession:
             hopeless = isinstance(error, ImportError | SeedflowError) and not self._connections
             return self._fault(connection, error, "cannot make its environments", not hopeless)
         log.info(
-            "%s has lease %d, environments %d to %d, over %s",
+            "%s has lease %d, environments %d to %d, over %s%s",
             self.name,
             connection.lease_id,
             connection.env_ids.start,
             connection.env_ids.stop - 1,
             type(connection).__name__,
+            ", encrypted" if connection.encrypted else "",
         )
         self._connections += 1
         with ActorLoop(connection, groups, self._counts, self._activity) as loop:

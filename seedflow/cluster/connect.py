@@ -120,10 +120,20 @@ def _local(config: Config) -> Iterator[Client]:
         except (OSError, RuntimeError, TimeoutError) as error:
             raise PlacementError(
                 f"the local cluster of {workers} workers did not start within {seconds:g} s "
-                f"(cluster.worker_seconds): {error}; in a script, start the run below "
+                f"(cluster.worker_seconds): {_causes(error)}; in a script, start the run below "
                 '`if __name__ == "__main__":`, or use fewer workers (cluster.local_workers)'
             ) from error
         yield client
+
+
+def _causes(error: BaseException) -> str:
+    """An exception and what it came of: Dask's own say little."""
+    told = [str(error)]
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+        if str(error) and str(error) not in told:
+            told.append(str(error))
+    return ", since ".join(told)
 
 
 def _close(cluster: LocalCluster) -> None:

@@ -81,10 +81,13 @@ class Connection(ABC):
         What the learner granted.
     block : Block
         The memory in which the rows lie.
+    encrypted : bool
+        Whether what travels is encrypted.
     """
 
     lease: Lease
     block: Block
+    encrypted: bool = False
 
     @property
     def lease_id(self) -> int:

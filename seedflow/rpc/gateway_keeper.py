@@ -11,6 +11,8 @@ from seedflow.rpc.gateway_process import GatewayProcess
 
 SILENT_SECONDS = 30.0
 """A gateway that has said nothing for so long is stopped, or hangs."""
+STOPPED_SECONDS = 15.0
+"""A pause between two looks that only a process has made that was stopped."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Between two attempts to start it, doubled from one to the next."""
 START_SECONDS = 10.0
@@ -39,11 +41,12 @@ class GatewayKeeper:
         self._before = GatewayCounts()  # of the processes before this one
         self._pause = 0.0
         self._next = 0.0
+        self._looked_at = self._watching_since = clock()
         self.restarts = 0
 
     def look(self) -> None:
         """Start the gateway again if it has to be, and if it is time to try."""
-        code, silence = self._gateway.poll(), self._gateway.silent_for()
+        code, silence = self._gateway.poll(), self._silence()
         if self._pause == 0.0:
             if code is None and silence < SILENT_SECONDS:
                 return
@@ -60,6 +63,14 @@ class GatewayKeeper:
             self._report(f"{error}; trying again in {self._pause:g} s, remote actors wait so long")
         else:
             self._pause, self.restarts = 0.0, self.restarts + 1
+
+    def _silence(self) -> float:
+        """Seconds of silence that somebody listened to: this process may have been stopped itself."""
+        now = self._clock()
+        if now - self._looked_at > STOPPED_SECONDS:
+            self._watching_since = now
+        self._looked_at = now
+        return min(self._gateway.silent_for(), now - self._watching_since)
 
     def metrics(self) -> dict[str, float]:
         """Restarts, and what all gateway processes of this run have counted, by metric name."""

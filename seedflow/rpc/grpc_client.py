@@ -195,7 +195,9 @@ class GrpcConnection(Connection):
             match answer.WhichOneof("kind"):
                 case "granted":
                     lease = _lease(answer.granted, registration)
-                    return cls(stream, lease, layout, heartbeat_seconds)
+                    connection = cls(stream, lease, layout, heartbeat_seconds)
+                    connection.encrypted = tls is not None
+                    return connection
                 case "refused":
                     raise RegistrationRefused(answer.refused.reason, answer.refused.retryable)
                 case "exit":

@@ -222,6 +222,16 @@ def test_the_same_generation_twice_is_refused_and_the_first_goes_on(learner: Ech
         step(actor, 0, seed=1)
 
 
+def test_a_stale_generation_is_refused_and_the_newer_one_goes_on(learner: EchoLearner) -> None:
+    with learner.connect(registration(generation=3)) as newer:
+        step(newer, 0, seed=0, first=True)
+        with pytest.raises(RegistrationRefused, match="which is newer than generation 2") as raised:
+            learner.connect(registration(generation=2))
+        assert not raised.value.retryable
+        assert learner.server.metrics()["lease/refused_stale"] == 1
+        step(newer, 0, seed=1)
+
+
 def test_a_higher_generation_takes_over_and_the_older_is_told_to_exit(learner: EchoLearner) -> None:
     with learner.connect() as older, learner.connect(registration(generation=1)) as newer:
         step(newer, 0, seed=0, first=True)

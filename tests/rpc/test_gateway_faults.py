@@ -133,6 +133,7 @@ def test_a_message_over_the_limit_ends_its_own_stream_only(shared: Rig) -> None:
     assert kinds(came) == ["granted"]
     assert status == grpc.StatusCode.RESOURCE_EXHAUSTED, text
     until(lambda: shared.learner.closed(came[0].granted.lease_id), "the end of the lease")
+    until(lambda: shared.gateway.counts().broken >= 1, "the gateway's count")
     step(other, 0, seed=0, first=True)
 
 

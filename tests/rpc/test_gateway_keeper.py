@@ -51,6 +51,12 @@ class Kept:
         self.now = 100.0
         self.keeper = GatewayKeeper(self.gateway, self.said.append, clock=lambda: self.now)  # type: ignore[arg-type]
 
+    def look_for(self, seconds: int) -> None:
+        """Look once a second."""
+        for _ in range(seconds):
+            self.now += 1.0
+            self.keeper.look()
+
 
 @pytest.fixture
 def kept() -> Kept:
@@ -65,17 +71,27 @@ def test_a_gateway_that_runs_is_left_alone(kept: Kept) -> None:
 
 @pytest.mark.parametrize(
     ("code", "silence", "words"),
-    [(-9, 0.0, "ended with code -9"), (None, SILENT_SECONDS + 1.0, "has said nothing for 31 s")],
+    [(-9, 0.0, "ended with code -9"), (None, SILENT_SECONDS + 1.0, "has said nothing for 30 s")],
 )
 def test_one_that_has_ended_or_hangs_is_started_again(
     kept: Kept, code: int | None, silence: float, words: str
 ) -> None:
     kept.gateway.code, kept.gateway.silence = code, silence
-    kept.keeper.look()
-    kept.keeper.look()
+    kept.look_for(100)
     assert kept.gateway.starts == 1
     assert kept.said == [f"the gateway {words}; starting it again"]
     assert kept.keeper.metrics()["gateway/restarts"] == 1
+
+
+def test_silence_while_the_learner_was_stopped_itself_is_none(kept: Kept) -> None:
+    kept.look_for(100)
+    kept.now += 1000.0
+    kept.gateway.silence = 1000.0
+    kept.keeper.look()
+    kept.look_for(5)
+    assert kept.gateway.starts == 0
+    kept.look_for(100)
+    assert kept.gateway.starts == 1
 
 
 def test_one_that_cannot_come_back_is_tried_again_ever_more_rarely(kept: Kept) -> None:
