@@ -223,6 +223,25 @@ def test_an_override_into_a_broken_section_does_not_hide_the_break(write: Write)
     assert "env = 3" in refusal(write("env: 3"), "env.id=CartPole-v1")
 
 
+@pytest.mark.parametrize("key", ["cluster.scheduler", "cluster.scheduler_file"])
+def test_a_scheduler_that_is_named_is_used(write: Write, key: str) -> None:
+    assert load_config(write("{}"), [f"{key}=x"]).runtime == "cluster"
+    assert load_config(write("{}"), [f"{key}=null"]).runtime == "local"
+    section, _, name = key.partition(".")
+    assert load_config(write(f"{section}: {{{name}: x}}")).runtime == "cluster"
+    assert load_config(write("runtime: local"), [f"{key}=x", "runtime=cluster"]).runtime == "cluster"
+
+
+@pytest.mark.parametrize("runtime", ["local", "inline"])
+def test_a_scheduler_beside_another_runtime_is_refused(write: Write, runtime: str) -> None:
+    message = refusal(write(f"runtime: {runtime}"), "cluster.scheduler=tcp://10.0.0.1:8786")
+    assert (
+        f"cluster.scheduler = 'tcp://10.0.0.1:8786' names a Dask cluster, but runtime = '{runtime}'"
+        in message
+    )
+    assert "set runtime=cluster to run there, or cluster.scheduler=null to run here" in message
+
+
 def test_an_unknown_name_lists_the_shipped_ones() -> None:
     message = refusal("cartpol_vtrace")
     assert "did you mean cartpole_vtrace?" in message
