@@ -329,7 +329,9 @@ class Config(Section):
         if not isinstance(values, Mapping) or "runtime" in values:
             return values
         cluster = values.get("cluster")
-        given = cluster if isinstance(cluster, Mapping) else vars(cluster or ClusterConfig())
+        given = vars(cluster) if isinstance(cluster, ClusterConfig) else cluster
+        if not isinstance(given, Mapping):
+            return values
         named = given.get("scheduler") or given.get("scheduler_file")
         return {**values, "runtime": "cluster"} if named else values
 

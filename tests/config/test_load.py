@@ -181,6 +181,7 @@ def test_every_mistake_is_reported_with_its_place(write: Write) -> None:
         ("train:", "expected a section with some of the settings batch, total_agent_steps"),
         ("train: 3", "got the value 3"),
         ("train: [batch]", "got a list"),
+        ("cluster: tcp://10.0.0.1:8786", "got the value 'tcp://10.0.0.1:8786'"),
         ("- train", "expected a section with some of the settings runtime"),
         ("3", "got the value 3"),
         ("", "is empty"),
