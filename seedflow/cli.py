@@ -99,7 +99,7 @@ def train(
     overrides += [f"cluster.{key}={json.dumps(value)}" for key, value in placed.items()]
     if cluster["scheduler"] or cluster["scheduler_file"]:
         overrides.append("runtime=cluster")
-    config = load_config(source, overrides)
+    config = load_config(source, overrides, called="command line")
     if run_dir is None:
         run_dir = _new_run_dir(source)
     click.echo(f"Run directory: {run_dir}", err=True)
@@ -180,7 +180,7 @@ def config_show(arguments: tuple[str, ...]) -> None:
     source, overrides = _split(arguments)
     if source is None:
         raise click.UsageError(f"Missing CONFIG: a YAML file or one of {', '.join(config_names())}.")
-    click.echo(dump_config(load_config(source, overrides)), nl=False)
+    click.echo(dump_config(load_config(source, overrides, called="command line")), nl=False)
 
 
 @config.command(name="schema")

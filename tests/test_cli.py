@@ -73,7 +73,7 @@ def test_a_wrong_setting_ends_with_code_2_and_one_message() -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "Error: train.learnig_rate = 1 (override): no such setting; did you mean train.learning_rate?\n"
+        "Error: train.learnig_rate = 1 (command line): no such setting; did you mean train.learning_rate?\n"
     )
 
 
