@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import click
 
 import seedflow
-from seedflow.errors import ConfigError, RunSuspended, SeedflowError
+from seedflow.errors import ConfigError, RunSuspended, SeedflowError, SpecError
 from seedflow.interrupts import Signalled, end_on_signals, ending_on_signals
 
 EXIT_FAILED = 1
@@ -38,7 +38,7 @@ class _Commands(click.Group):
         except SeedflowError as error:
             click.echo(f"Error: {error}", err=True)
             code = EXIT_FAILED
-            if isinstance(error, ConfigError):
+            if isinstance(error, ConfigError | SpecError):
                 code = EXIT_USAGE
             elif isinstance(error, RunSuspended):
                 code = EXIT_REQUEUE

@@ -3,9 +3,9 @@
 ::
 
     SeedflowError
-    ├── ConfigError          a setting is wrong; nothing was started
+    ├── ConfigError          a setting is wrong, an environment's included; nothing was started
     ├── SpecError            an array does not have the agreed shape or dtype
-    ├── EnvironmentFault     an environment cannot be made, reset or stepped
+    ├── EnvironmentFault     an environment cannot be reset or stepped, or one's own cannot be made
     ├── TransportError       the connection between an actor and its learner
     │   ├── RegistrationRefused   the learner said no; `retryable` tells whether to try again
     │   └── ConnectionLost        the other side went away
@@ -33,7 +33,7 @@ class SpecError(SeedflowError):
 
 
 class EnvironmentFault(SeedflowError):
-    """An environment cannot be made, reset or stepped."""
+    """An environment cannot be reset or stepped, or a user's function cannot make one."""
 
 
 class TransportError(SeedflowError):
