@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import click
 
 import seedflow
-from seedflow.errors import ConfigError, RunSuspended, SeedflowError
+from seedflow.errors import ConfigError, RunSuspended, SeedflowError, SpecError
 from seedflow.interrupts import Signalled, end_on_signals, ending_on_signals
 
 EXIT_FAILED = 1
@@ -39,7 +39,7 @@ class _Commands(click.Group):
         except SeedflowError as error:
             click.echo(f"Error: {error}", err=True)
             code = EXIT_FAILED
-            if isinstance(error, ConfigError):
+            if isinstance(error, ConfigError | SpecError):
                 code = EXIT_USAGE
             elif isinstance(error, RunSuspended):
                 code = EXIT_REQUEUE
@@ -100,7 +100,7 @@ def train(
     overrides += [f"cluster.{key}={json.dumps(value)}" for key, value in placed.items()]
     if cluster["scheduler"] or cluster["scheduler_file"]:
         overrides.append("runtime=cluster")
-    config = load_config(source, overrides)
+    config = load_config(source, overrides, called="command line")
     if run_dir is None:
         run_dir = _new_run_dir(source)
     click.echo(f"Run directory: {run_dir}", err=True)
@@ -247,7 +247,7 @@ def config_show(arguments: tuple[str, ...]) -> None:
     source, overrides = _split(arguments)
     if source is None:
         raise click.UsageError(f"Missing CONFIG: a YAML file or one of {', '.join(config_names())}.")
-    click.echo(dump_config(load_config(source, overrides)), nl=False)
+    click.echo(dump_config(load_config(source, overrides, called="command line")), nl=False)
 
 
 @config.command(name="schema")

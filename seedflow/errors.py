@@ -3,10 +3,10 @@
 ::
 
     SeedflowError
-    ├── ConfigError          a setting is wrong; nothing was started
+    ├── ConfigError          a setting is wrong, an environment's included; nothing was started
     ├── SpecError            an array does not have the agreed shape or dtype
     ├── NumericalError       an array holds an infinity or NaN (`kernels.check`)
-    ├── EnvironmentFault     an environment cannot be made, reset or stepped
+    ├── EnvironmentFault     an environment cannot be reset or stepped, or one's own cannot be made
     ├── TransportError       the connection between an actor and its learner
     │   ├── RegistrationRefused   the learner said no; `retryable` tells whether to try again
     │   └── ConnectionLost        the other side went away
@@ -38,7 +38,7 @@ class NumericalError(SeedflowError):
 
 
 class EnvironmentFault(SeedflowError):
-    """An environment cannot be made, reset or stepped, or does not return what it should.
+    """An environment cannot be reset or stepped, returns what it should not, or one's own cannot be made.
 
     Parameters
     ----------

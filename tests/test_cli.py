@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from seedflow.cli import cli
 from seedflow.config import RUN_CONFIG, Config, VTraceConfig, config_names, dump_config, load_config
-from seedflow.errors import ConfigError, RunFailed, RunSuspended
+from seedflow.errors import ConfigError, RunFailed, RunSuspended, SpecError
 
 PROGRAM = Path(sys.executable).parent / "seedflow"
 
@@ -73,7 +73,7 @@ def test_a_wrong_setting_ends_with_code_2_and_one_message() -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "Error: train.learnig_rate = 1 (override): no such setting; did you mean train.learning_rate?\n"
+        "Error: train.learnig_rate = 1 (command line): no such setting; did you mean train.learning_rate?\n"
     )
 
 
@@ -156,6 +156,7 @@ def test_bad_usage_ends_with_code_2(
     ("error", "code", "said"),
     [
         (ConfigError("run_dir is in use"), 2, "Error: run_dir is in use\n"),
+        (SpecError("the actions are continuous"), 2, "Error: the actions are continuous\n"),
         (RunFailed("actor 3 failed"), 1, "Error: actor 3 failed\n"),
         (RunSuspended("the allocation ends"), 75, "Error: the allocation ends\n"),
         (KeyboardInterrupt(), 130, "Stopped by SIGINT.\n"),

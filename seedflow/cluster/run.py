@@ -360,19 +360,26 @@ class Run:
 
     def _on_future(self, role: RoleId, generation: int, future: Future[RoleResult]) -> None:
         """In a thread of Dask's: a task is over. Its supervisor has told so before, if it could."""
+        result = _result_of(future)
+        if (role, generation) in self._futures:
+            self._events.put((role, generation, result))
+        # Else it was cancelled by ourselves, maybe just now: its supervisor tells when the role has ended.
+
+
+def _result_of(future: Future[RoleResult]) -> RoleResult:
+    """What a task that is over has left; it may be cancelled, or the client be closed, at any moment."""
+    try:
         if future.status == "finished":
-            result = future.result(timeout=REPLY_SECONDS)
-        elif future.status == "error":
-            error = future.exception(timeout=REPLY_SECONDS)
-            if isinstance(error, KilledWorker | FutureCancelledError):
-                result = RoleResult("lost")
-            else:
-                result = RoleResult("broken", failed=_explain(error))
-        elif (role, generation) in self._futures:
-            result = RoleResult("stopped")
-        else:  # cancelled by ourselves: its supervisor tells when the role has ended
-            return
-        self._events.put((role, generation, result))
+            return future.result(timeout=REPLY_SECONDS)
+        if future.status == "error" and (error := future.exception(timeout=REPLY_SECONDS)) is not None:
+            lost = isinstance(error, KilledWorker | FutureCancelledError)
+            return RoleResult("lost") if lost else RoleResult("broken", failed=_explain(error))
+    except FutureCancelledError:
+        pass
+    except Exception as error:  # whatever a client raises that is being closed
+        logger.info("the result of %s did not come: %r", future.key, error)
+        return RoleResult("lost")
+    return RoleResult("stopped")
 
 
 def _explain(error: BaseException) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,18 +31,26 @@ def config_summary(name: str) -> str:
     return first.lstrip("# ")
 
 
-def load_config(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
+def load_config(
+    source: str | Path | Config | Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    called: str = "override",
+) -> Config:
     """Read a configuration.
 
     Parameters
     ----------
     source
         The name of a shipped configuration, a YAML file, or the directory of a run. A shipped name wins
-        over a file of the same name; write ``./name`` for the latter.
+        over a file of the same name; write ``./name`` for the latter. Or a `Config`, or a mapping as a
+        file would hold it.
     overrides
         Texts ``section.key=value`` with the value in YAML, or a mapping from dotted keys to values. They
         are applied in order. A list or mapping replaces the whole value; one entry of ``env.kwargs`` is
         set by ``env.kwargs.name=value``.
+    called
+        How messages call the place where the overrides were written.
 
     Raises
     ------
@@ -53,9 +62,19 @@ def load_config(source: str | Path, overrides: Sequence[str] | Mapping[str, Any]
     >>> load_config("cartpole_vtrace", ["train.learning_rate=1e-4"]).train.learning_rate
     0.0001
     """
-    path = _find(source)
-    text = _read(path)
-    document = reader.read_yaml(text)
+    if isinstance(source, str | Path):
+        draft, readable = _draft_of(_find(source))
+    else:
+        values = source.model_dump(mode="json", exclude_unset=True) if isinstance(source, Config) else source
+        draft, readable = _Draft("the configuration", _plain(values)), True
+    for key, value in _pairs(overrides, draft, called):
+        draft.set(key, value, called)
+    return draft.finish(readable)
+
+
+def _draft_of(path: Path) -> tuple[_Draft, bool]:
+    """What a file says, and whether it could be read at all."""
+    document = reader.read_yaml(_read(path))
     draft = _Draft(str(path))
     for mistake in document.mistakes:
         line = f"line {mistake.line}"
@@ -69,16 +88,12 @@ def load_config(source: str | Path, overrides: Sequence[str] | Mapping[str, Any]
         )
     draft.values = document.value if document.value is not None else {}
     draft.places = {place: f"{path}, line {line}" for place, line in document.lines.items()}
-    for key, value, place in _pairs(overrides, draft):
-        draft.set(key, value, place)
-    return draft.finish(readable=document.value is not None)
+    return draft, document.value is not None
 
 
 def parse_config(values: Mapping[str, Any], source: str = "the configuration") -> Config:
     """Check nested values such as ``config.model_dump(mode="json")``; `source` names them in errors."""
-    draft = _Draft(source)
-    draft.values = values
-    return draft.finish()
+    return _Draft(source, values).finish()
 
 
 def dump_config(config: Config) -> str:
@@ -89,15 +104,18 @@ def dump_config(config: Config) -> str:
 class _Draft:
     """Values on their way to a `Config`, the place where each was written, and the mistakes found so far."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, values: Any = None) -> None:
         self.source = source
-        self.values: Any = {}
+        self.values: Any = {} if values is None else values
         self.places: dict[reader.Path, str] = {}
         self.mistakes: list[str] = []
+        self._sources: list[str] = []  # of the mistakes: where to look for them, without lines
 
     def note(self, what: str, place: str, text: str) -> None:
         """Record a mistake as one line."""
         self.mistakes.append(f"{what} ({place}): {text}" if place else f"{what}: {text}")
+        elsewhere = place and what != self.source and not place.startswith(self.source)
+        self._sources.append(place if elsewhere else self.source)
 
     def set(self, key: str, value: Any, place: str) -> None:
         """Apply one override."""
@@ -138,9 +156,13 @@ class _Draft:
                     if not any(path[: len(seen)] == seen for seen in found if seen or not path):
                         found[path] = text
             for path, text in found.items():
-                self.note(*self._locate(path), text)
+                if path:
+                    self.note(*self._locate(path), text)
+                else:
+                    self.mistakes.append(f"{' and '.join(self._places_named(text)) or self.source}: {text}")
         if self.mistakes:
-            several = f"{self.source}: {len(self.mistakes)} mistakes\n  "
+            where = " and ".join(dict.fromkeys(self._sources)) or self.source
+            several = f"{where}: {len(self.mistakes)} mistakes\n  "
             raise ConfigError((several if len(self.mistakes) > 1 else "") + "\n  ".join(self.mistakes))
         assert config is not None
         return config
@@ -150,12 +172,21 @@ class _Draft:
         place = next(
             (self.places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.places), self.source
         )
-        if not path:
-            return self.source, ""
         value = self.values
         for part in path:
             value = value[part]
         return _shown(_dotted(path), value), place
+
+    def _places_named(self, text: str) -> list[str]:
+        """Where the settings of which `text` speaks were written, those of overrides first."""
+        known = {setting.key for setting in settings()}
+        written = {key: place for path, place in self.places.items() if (key := _dotted(path)) in known}
+        named = (
+            place
+            for key, place in written.items()
+            if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", text)
+        )
+        return sorted(dict.fromkeys(named), key=lambda place: place.startswith(self.source))
 
     def _wrong_types(
         self, values: Any, model: type[BaseModel], path: reader.Path
@@ -198,22 +229,23 @@ def _explain(error: ValidationError, values: Any) -> Iterator[tuple[reader.Path,
             yield tuple(path), item["msg"]
 
 
-def _pairs(overrides: Sequence[str] | Mapping[str, Any], draft: _Draft) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and place of each override that can be read; the others are noted in `draft`."""
+def _pairs(
+    overrides: Sequence[str] | Mapping[str, Any], draft: _Draft, called: str
+) -> Iterator[tuple[str, Any]]:
+    """Key and value of each override that can be read; the others are noted in `draft`."""
     if isinstance(overrides, Mapping):
-        for key, value in overrides.items():
-            yield key, value, "override"
+        yield from overrides.items()
         return
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value_text = text.partition("=")
         if not equals or not all(key.strip().split(".")):
-            draft.note(f"override {text!r}", "", "expected section.key=value")
+            draft.note(repr(text), called, "expected section.key=value")
             continue
         document = reader.read_yaml(value_text)
         for mistake in document.mistakes:
-            draft.note(f"override {text!r}", "", f"the value {mistake.text}")
+            draft.note(repr(text), called, f"the value {mistake.text}")
         if not document.mistakes:
-            yield key.strip(), document.value, "override"
+            yield key.strip(), document.value
 
 
 def _unknown(key: str) -> str:
@@ -267,6 +299,11 @@ def _shipped() -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "_configs"
     return installed if installed.is_dir() else package.parent / "configs"
+
+
+def _plain(value: Any) -> Any:
+    """Mappings as dicts of their own, at every depth."""
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _dotted(path: reader.Path) -> str:

@@ -7,6 +7,7 @@ across sections in `Config`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -261,8 +262,10 @@ class MetricsConfig(Section):
 class ClusterConfig(Section):
     """The Dask cluster: an existing one, or the local one that seedflow starts."""
 
-    scheduler: str | None = Field(None, description="address of a Dask scheduler")
-    scheduler_file: str | None = Field(None, description="file that the scheduler writes its address to")
+    scheduler: str | None = Field(None, description="address of a Dask scheduler; implies runtime=cluster")
+    scheduler_file: str | None = Field(
+        None, description="file that the scheduler writes its address to; implies runtime=cluster"
+    )
     tls_ca_file: str | None = Field(None, description="certificate authority (PEM)")
     tls_cert: str | None = Field(None, description="own certificate (PEM)")
     tls_key: str | None = Field(None, description="key of that certificate (PEM)")
@@ -336,8 +339,27 @@ class Config(Section):
         queued = max(self.rollout.queue, self.train.batch, together)
         return self.max_envs + queued + self.rollout.prefetch * self.train.batch
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_scheduler_implies_the_cluster(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or "runtime" in values:
+            return values
+        cluster = values.get("cluster")
+        given = vars(cluster) if isinstance(cluster, ClusterConfig) else cluster
+        if not isinstance(given, Mapping):
+            return values
+        named = given.get("scheduler") or given.get("scheduler_file")
+        return {**values, "runtime": "cluster"} if named else values
+
     @model_validator(mode="after")
     def _sections_agree(self) -> Config:
+        for name in ("scheduler", "scheduler_file"):
+            value = getattr(self.cluster, name)
+            if value is not None and self.runtime != "cluster":
+                raise ValueError(
+                    f"cluster.{name} = {value!r} names a Dask cluster, but runtime = {self.runtime!r}: set "
+                    f"runtime=cluster to run there, or cluster.{name}=null to run here"
+                )
         if self.actor.envs_per_group > self.inference.max_batch:
             raise ValueError(
                 f"actor.envs_per_group = {self.actor.envs_per_group} is larger than "

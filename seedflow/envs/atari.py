@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from seedflow.envs.base import GroupEnv, Rows, write_first_flags
 from seedflow.envs.names import did_you_mean
 from seedflow.envs.seeding import seed_integer
-from seedflow.errors import ConfigError, EnvironmentFault
+from seedflow.errors import ConfigError
 from seedflow.specs import EnvSpec
 
 ATARI_PREFIX = "ALE/"
@@ -73,13 +73,13 @@ def load_ale(env_id: str) -> Any:
 
     Raises
     ------
-    EnvironmentFault
+    ConfigError
         It is not installed; the message holds the command that installs it.
     """
     try:
         import ale_py
     except ImportError as error:
-        raise EnvironmentFault(
+        raise ConfigError(
             f"env.id = {env_id!r} needs ale-py, which cannot be imported ({error}): "
             'pip install "seedflow[atari]"'
         ) from error
@@ -101,10 +101,8 @@ class AtariGroup(GroupEnv):
 
     Raises
     ------
-    EnvironmentFault
-        ale-py is missing or does not know the game.
     ConfigError
-        A setting is unknown or not the user's to set.
+        ale-py is missing or does not know the game; a setting is unknown or not the user's to set.
     SpecError
         A setting asks for actions that are not discrete.
     """
@@ -189,7 +187,7 @@ def preprocessed(env_id: str, kwargs: dict[str, Any]) -> Callable[[], gym.Env[An
         try:
             import cv2
         except ImportError as error:
-            raise EnvironmentFault(
+            raise ConfigError(
                 f"env.id = {env_id!r} outside its vector environment needs OpenCV, which cannot be imported "
                 f'({error}): pip install "seedflow[atari]"'
             ) from error
@@ -204,7 +202,7 @@ def _game_of(env_id: str) -> str:
     spec = gym.registry.get(env_id)
     if spec is None:
         known = [name for name in gym.registry if name.startswith(ATARI_PREFIX)]
-        raise EnvironmentFault(f"env.id = {env_id!r} is not a game of ale-py: {did_you_mean(env_id, known)}")
+        raise ConfigError(f"env.id = {env_id!r} is not a game of ale-py: {did_you_mean(env_id, known)}")
     return str(spec.kwargs["game"])
 
 

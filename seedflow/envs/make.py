@@ -51,9 +51,11 @@ def make_group(
     Raises
     ------
     ConfigError
-        A setting of the section is wrong.
+        A setting of the section is wrong: there is no such environment, it does not take its arguments, or
+        whatever else it raised when it was made.
     EnvironmentFault
-        The environment cannot be made; the message names it and what it said.
+        `env_fn` raised, or what it returned is no new environment; or a vector environment does not say
+        how it resets.
     SpecError
         Its observations or actions are not of a supported kind.
     """
@@ -62,7 +64,7 @@ def make_group(
     per_env, on_rows = parse_wrappers(env.wrappers)
     env_wrappers = [load_env_wrapper(call) for call in per_env]
     label = "env_fn" if env_fn is not None else f"env.id = {env.id!r}"
-    with _explained(label):
+    with _explained(label, EnvironmentFault if env_fn is not None else ConfigError):
         group = _make_bare(env, num_envs, seeds, env_fn, env_wrappers, label, position)
     try:
         group = wrap_rows(group, on_rows)
@@ -136,7 +138,7 @@ def _make_vector(
             spec, num_envs, gym.envs.registration.VectorizeMode.VECTOR_ENTRY_POINT, **env.kwargs
         )
     except Exception as error:
-        raise EnvironmentFault(
+        raise ConfigError(
             f"{label}: its vector entry point failed: {type(error).__name__}: {error}; if it does not take "
             f"these env.kwargs ({sorted(env.kwargs)}) or lacks a package, set env.vectorization to 'sync'"
         ) from error
@@ -166,11 +168,17 @@ def _wrapped(make_one: EnvFn, wrappers: Sequence[EnvWrapper]) -> EnvFn:
 
 
 @contextmanager
-def _explained(label: str) -> Iterator[None]:
-    """Turn whatever making an environment raises into an `EnvironmentFault` that names it."""
+def _explained(label: str, kind: type[SeedflowError]) -> Iterator[None]:
+    """Turn whatever making an environment raises into one of our errors that names it."""
     try:
         yield
     except SeedflowError:
         raise
     except Exception as error:
-        raise EnvironmentFault(f"{label} cannot be made: {type(error).__name__}: {error}") from error
+        text = f"{label} cannot be made: {type(error).__name__}: {error}"
+        if isinstance(error, gym.error.UnregisteredEnv | ModuleNotFoundError) and kind is ConfigError:
+            text += (
+                "; name a registered environment (module:Name-v0 where a module registers it), or give a "
+                "function that makes yours: seedflow.train(..., env_fn=...)"
+            )
+        raise kind(text) from error

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedflow.envs.base import GroupEnv, Rows
-from seedflow.envs.names import did_you_mean
-from seedflow.errors import ConfigError, EnvironmentFault
+from seedflow.envs.names import did_you_mean, nearest
+from seedflow.errors import ConfigError
 from seedflow.specs import ArraySpec, EnvSpec
 
 EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
@@ -149,10 +149,21 @@ def _parse_entry(entry: str | Mapping[str, Any], key: str) -> WrapperCall:
         )
     if ":" not in name and name not in ROW_WRAPPERS:
         raise ConfigError(
-            f"{key} = {name!r} is no wrapper of seedflow: {did_you_mean(name, ROW_WRAPPERS)} "
+            f"{key} = {name!r} is no wrapper of seedflow: {_wrapper_meant(name)} "
             "(a gymnasium.Wrapper is named package.module:ClassName)"
         )
     return WrapperCall(name, dict(arguments))
+
+
+def _wrapper_meant(name: str) -> str:
+    """What to write instead of a plain name: a wrapper of seedflow's, or one of Gymnasium's in full."""
+    module, _, attribute = name.rpartition(".")
+    if module:
+        return f"did you mean '{module}:{attribute}'?"
+    close = nearest(name, [*ROW_WRAPPERS, *gym.wrappers.__all__])
+    if close is None or close in ROW_WRAPPERS:
+        return did_you_mean(close or name, ROW_WRAPPERS)
+    return f"did you mean 'gymnasium.wrappers:{close}'?"
 
 
 def load_env_wrapper(call: WrapperCall) -> EnvWrapper:
@@ -160,26 +171,34 @@ def load_env_wrapper(call: WrapperCall) -> EnvWrapper:
 
     Raises
     ------
-    EnvironmentFault
-        Its module cannot be imported here, or has no such name.
+    ConfigError
+        Its module cannot be imported here, or has no such name. The wrapper that is returned raises it
+        where it does not take its arguments or the environment.
     """
     module_name, _, attribute = call.name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise EnvironmentFault(
+        raise ConfigError(
             f"env.wrappers: {call.name!r} cannot be imported ({error}); its module must be installed "
             "wherever environments are stepped"
         ) from error
-    if not hasattr(module, attribute):
-        raise EnvironmentFault(
-            f"env.wrappers: module {module_name!r} has no {attribute!r}: "
-            f"{did_you_mean(attribute, dir(module))}"
-        )
-    wrapper = getattr(module, attribute)
+    wrapper = getattr(module, attribute, None)
+    if not callable(wrapper):
+        classes = [known for known in dir(module) if known[0] != "_" and callable(getattr(module, known))]
+        close = nearest(attribute, classes)
+        hint = f"did you mean {close!r}?" if close else "expected the name of a class or function in it"
+        what = "no" if wrapper is None else "no wrapper"
+        raise ConfigError(f"env.wrappers: module {module_name!r} has {what} {attribute!r}: {hint}")
 
     def wrap(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-        wrapped: gym.Env[Any, Any] = wrapper(env, **call.arguments)
+        shown = f"env.wrappers: {call.name}" + (f" with {dict(call.arguments)!r}" if call.arguments else "")
+        try:
+            wrapped = wrapper(env, **call.arguments)
+        except Exception as error:
+            raise ConfigError(f"{shown}: {type(error).__name__}: {error}") from error
+        if not isinstance(wrapped, gym.Env):
+            raise ConfigError(f"{shown}: returned a {type(wrapped).__name__}, expected a gymnasium.Env")
         return wrapped
 
     return wrap

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, Future
 from scripted_runs import MODULES, SPEC, actor_pids, alive, left_over, make_config, processes_of, wait_for
 
 from seedflow.cluster import Run, open_cluster
@@ -40,6 +42,39 @@ def test_a_run_ends_with_its_learner_and_leaves_no_process(user_client: Client, 
         "actor-0-g0.log",
         "actor-1-g0.log",
     }
+
+
+@pytest.mark.parametrize("fault", ["cancelled", "client closed"])
+def test_a_result_that_a_run_lets_go_of_while_it_is_fetched_is_no_error(
+    user_client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+) -> None:
+    """Dask's thread fetches the result of a task while the run, which has ended, cancels the task."""
+    fetch = Future.result
+    fetched = []
+
+    def let_go(self: Future[Any], timeout: float | None = None) -> Any:
+        fetched.append(self.key)
+        if fault == "client closed":
+            raise RuntimeError("IOLoop is closed")
+        self.cancel()
+        return fetch(self, timeout)
+
+    config = make_config()
+    with (
+        caplog.at_level(logging.WARNING, logger="distributed.client"),
+        open_cluster(config, user_client) as client,
+        Run(client, config, SPEC, tmp_path, **MODULES) as run,
+    ):
+        monkeypatch.setattr(Future, "result", let_go)
+        (tmp_path / "finish").touch()
+        assert run.wait(timeout=60)
+        wait_for(lambda: fetched, "a result to be fetched")
+    assert "Error in callback" not in caplog.text
+    assert not left_over(tmp_path)
 
 
 def test_the_callers_client_stays_as_it_was(user_client: Client, tmp_path: Path) -> None:

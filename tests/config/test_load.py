@@ -154,8 +154,8 @@ def test_where_nothing_is_near_the_section_is_listed(write: Write) -> None:
 def test_every_mistake_is_reported_with_its_place(write: Write) -> None:
     path = write("train:\n  batch: 0\n  learning_rate: fast\nnetwork:\n  encoder: cnn\n  hiden: [3]\n")
     assert refusal(path, "seed=-1", "foo", "rpc.ports=[1]").splitlines() == [
-        f"{path}: 7 mistakes",
-        "  override 'foo': expected section.key=value",
+        f"override and {path}: 7 mistakes",
+        "  'foo' (override): expected section.key=value",
         f'  train.learning_rate = "fast" ({path}, line 3): expected a number above 0',
         f'  network.encoder = "cnn" ({path}, line 5): expected one of mlp, nature, shallow',
         f"  network.hiden = [3] ({path}, line 6): no such setting; did you mean network.hidden?",
@@ -181,6 +181,7 @@ def test_every_mistake_is_reported_with_its_place(write: Write) -> None:
         ("train:", "expected a section with some of the settings batch, total_agent_steps"),
         ("train: 3", "got the value 3"),
         ("train: [batch]", "got a list"),
+        ("cluster: tcp://10.0.0.1:8786", "got the value 'tcp://10.0.0.1:8786'"),
         ("- train", "expected a section with some of the settings runtime"),
         ("3", "got the value 3"),
         ("", "is empty"),
@@ -204,14 +205,14 @@ def test_a_wrong_file_is_refused_and_named(write: Write, text: str, said: str) -
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("train.batch", "override 'train.batch': expected section.key=value"),
+        ("train.batch", "'train.batch' (override): expected section.key=value"),
         ("=3", "expected section.key=value"),
         ("train..batch=3", "expected section.key=value"),
         ("train.batch.size=3", "train.batch has no parts; it takes a whole number"),
         ("env.wrappers.0=x", "env.wrappers has no parts"),
         ("train=3", "expected a section"),
         ("train.batch=", "train.batch = null (override)"),
-        ("train.batch=[1", "override 'train.batch=[1': the value is not valid YAML"),
+        ("train.batch=[1", "'train.batch=[1' (override): the value is not valid YAML"),
         ("nothing.like.this=1", "the sections are env, actor"),
     ],
 )
@@ -234,8 +235,52 @@ def test_a_replay_that_cannot_be_is_refused(write: Write, override: str, said: s
     assert said in refusal(write("{}"), override)
 
 
+def test_mistakes_of_overrides_alone_do_not_blame_the_file(write: Write) -> None:
+    path = write("actor: {envs_per_group: 4}")
+    assert refusal(path, "seed=-1", "foo").splitlines()[0] == "override: 2 mistakes"
+    assert refusal(path, "inference.max_batch=2").startswith(
+        f"override and {path}, line 1: actor.envs_per_group = 4 is larger than inference.max_batch = 2"
+    )
+    assert refusal(path, "inference.max_batch=2", "actor.envs_per_group=3").startswith(
+        "override: actor.envs_per_group = 3 is larger than"
+    )
+    with pytest.raises(ConfigError, match=r"^seed = -1 \(command line\): "):
+        load_config(path, ["seed=-1"], called="command line")
+
+
+def test_a_config_or_a_mapping_is_a_source_as_well() -> None:
+    config = load_config("cartpole_vtrace", ["seed=5"])
+    assert load_config(config) == config
+    assert load_config(config, {"train.batch": 3}).train.batch == 3
+    assert load_config(config, ["cluster.scheduler=x"]).runtime == "cluster"
+    values = {"env": {"kwargs": {"a": 1}}, "seed": 2}
+    assert load_config(values, ["env.kwargs.b=3"]).env.kwargs == {"a": 1, "b": 3}
+    assert values == {"env": {"kwargs": {"a": 1}}, "seed": 2}
+    with pytest.raises(ConfigError, match=r"^train.bach = 1 \(the configuration\): .*train.batch\?"):
+        load_config({"train": {"bach": 1}})
+
+
 def test_an_override_into_a_broken_section_does_not_hide_the_break(write: Write) -> None:
     assert "env = 3" in refusal(write("env: 3"), "env.id=CartPole-v1")
+
+
+@pytest.mark.parametrize("key", ["cluster.scheduler", "cluster.scheduler_file"])
+def test_a_scheduler_that_is_named_is_used(write: Write, key: str) -> None:
+    assert load_config(write("{}"), [f"{key}=x"]).runtime == "cluster"
+    assert load_config(write("{}"), [f"{key}=null"]).runtime == "local"
+    section, _, name = key.partition(".")
+    assert load_config(write(f"{section}: {{{name}: x}}")).runtime == "cluster"
+    assert load_config(write("runtime: local"), [f"{key}=x", "runtime=cluster"]).runtime == "cluster"
+
+
+@pytest.mark.parametrize("runtime", ["local", "inline"])
+def test_a_scheduler_beside_another_runtime_is_refused(write: Write, runtime: str) -> None:
+    message = refusal(write(f"runtime: {runtime}"), "cluster.scheduler=tcp://10.0.0.1:8786")
+    assert (
+        f"cluster.scheduler = 'tcp://10.0.0.1:8786' names a Dask cluster, but runtime = '{runtime}'"
+        in message
+    )
+    assert "set runtime=cluster to run there, or cluster.scheduler=null to run here" in message
 
 
 def test_an_unknown_name_lists_the_shipped_ones() -> None:

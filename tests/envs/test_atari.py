@@ -8,7 +8,7 @@ import pytest
 
 from seedflow.config import EnvConfig
 from seedflow.envs import allocate_rows, make_group
-from seedflow.errors import ConfigError, EnvironmentFault, SpecError
+from seedflow.errors import ConfigError, SpecError
 from tests.envs.conformance import GroupConformance, episodes, record, seeds
 
 ale_py = pytest.importorskip("ale_py")
@@ -183,7 +183,7 @@ def test_settings_that_single_games_lack_are_refused_there():
 
 
 def test_an_unknown_game_suggests_the_nearest():
-    with pytest.raises(EnvironmentFault, match=r"'ALE/Breakuot-v5'.*did you mean 'ALE/Breakout-v5'\?"):
+    with pytest.raises(ConfigError, match=r"'ALE/Breakuot-v5'.*did you mean 'ALE/Breakout-v5'\?"):
         make(env_id="ALE/Breakuot-v5")
 
 
@@ -195,12 +195,12 @@ def test_continuous_actions_are_refused():
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
 def test_without_ale_py_the_message_holds_the_install_command(monkeypatch, vectorization):
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(EnvironmentFault, match=r'ALE/Pong-v5.*pip install "seedflow\[atari\]"'):
+    with pytest.raises(ConfigError, match=r'ALE/Pong-v5.*pip install "seedflow\[atari\]"'):
         make(env_id="ALE/Pong-v5", vectorization=vectorization)
 
 
 def test_without_opencv_only_wrapped_games_fail(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     make().close()
-    with pytest.raises(EnvironmentFault, match=r'OpenCV.*pip install "seedflow\[atari\]"'):
+    with pytest.raises(ConfigError, match=r'OpenCV.*pip install "seedflow\[atari\]"'):
         make(vectorization="sync")

@@ -18,7 +18,8 @@ def make(num_envs=1, **config):
 
 
 def test_an_unknown_id_is_named_together_with_what_gymnasium_suggests():
-    with pytest.raises(EnvironmentFault, match=r"'CartPoel-v1' cannot be made.*Did you mean: `CartPole`"):
+    message = r"'CartPoel-v1' cannot be made.*Did you mean: `CartPole`.*seedflow.train\(..., env_fn=...\)"
+    with pytest.raises(ConfigError, match=message):
         make(id="CartPoel-v1")
 
 
@@ -28,7 +29,7 @@ def test_an_id_may_name_the_module_that_registers_it():
 
 
 def test_a_module_that_is_not_there_is_named():
-    with pytest.raises(EnvironmentFault, match=r"'no_such_module:Env-v0' cannot be made.*no_such_module"):
+    with pytest.raises(ConfigError, match=r"'no_such_module:Env-v0' cannot be made.*no_such_module"):
         make(id="no_such_module:Env-v0")
 
 
@@ -40,12 +41,17 @@ def test_keyword_arguments_reach_the_environment():
 
 
 def test_arguments_that_an_entry_point_does_not_take_are_named():
-    with pytest.raises(EnvironmentFault, match=r"entry point failed: TypeError.*\['gravity'\].*'sync'"):
+    with pytest.raises(ConfigError, match=r"entry point failed: TypeError.*\['gravity'\].*'sync'"):
         make(id="CartPole-v1", kwargs={"gravity": 3})
 
 
+def test_an_argument_that_an_environment_refuses_is_a_wrong_setting():
+    with pytest.raises(ConfigError, match=r"env.id = 'FrozenLake-v1' cannot be made: KeyError: '9x9'"):
+        make(id="FrozenLake-v1", kwargs={"map_name": "9x9"})
+
+
 def test_an_entry_point_that_is_not_there_is_an_error():
-    with pytest.raises(EnvironmentFault, match=r"Acrobot-v1.*doesn't have a vector entry point.*'sync'"):
+    with pytest.raises(ConfigError, match=r"Acrobot-v1.*doesn't have a vector entry point.*'sync'"):
         make(id="Acrobot-v1", vectorization="entry_point")
 
 

@@ -146,7 +146,7 @@ def test_errors_of_seedflow_keep_their_kind():
         probe_spec(EnvConfig(id="Pendulum-v1"))
     with pytest.raises(ConfigError, match="did you mean 'select_observation'"):
         probe_spec(EnvConfig(wrappers=("select_observations",)))
-    with pytest.raises(EnvironmentFault, match=r"No registered env with id|doesn't exist"):
+    with pytest.raises(ConfigError, match=r"No registered env with id|doesn't exist"):
         probe_spec(EnvConfig(id="NoSuchGame-v0"))
 
 

@@ -6,7 +6,7 @@ import pytest
 from seedflow.config import EnvConfig
 from seedflow.envs import make_group
 from seedflow.envs.wrappers import load_env_wrapper, parse_wrappers
-from seedflow.errors import ConfigError, EnvironmentFault
+from seedflow.errors import ConfigError
 from tests.envs.conformance import GroupConformance, record, seeds
 
 HIDE_VELOCITIES = {"select_observation": {"indices": [0, 2]}}
@@ -72,13 +72,47 @@ def test_a_wrong_entry_is_named_by_its_place_in_the_config(entries, message):
         parse_wrappers(entries)
 
 
-def test_a_missing_module_or_class_of_a_wrapper_is_named():
-    [[missing], _] = parse_wrappers(["no_such_module:Wrapper"])
-    with pytest.raises(EnvironmentFault, match=r"'no_such_module:Wrapper' cannot be imported"):
-        load_env_wrapper(missing)
-    [[misspelt], _] = parse_wrappers(["gymnasium.wrappers:TimeAwareObservaton"])
-    with pytest.raises(EnvironmentFault, match=r"did you mean 'TimeAwareObservation'\?"):
-        load_env_wrapper(misspelt)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:Wrapper", r"'no_such_module:Wrapper' cannot be imported"),
+        ("gymnasium.wrappers:TimeAwareObservaton", r"did you mean 'TimeAwareObservation'\?"),
+        ("gymnasium.wrappers:timelimit", r"did you mean 'TimeLimit'\?"),
+        ("gymnasium.wrappers:Zzzz", r"has no 'Zzzz': expected the name of a class or function in it$"),
+        ("gymnasium.wrappers:__name__", r"has no wrapper '__name__'"),
+    ],
+)
+def test_a_missing_module_or_class_of_a_wrapper_is_named(name, message):
+    [[call], _] = parse_wrappers([name])
+    with pytest.raises(ConfigError, match=message):
+        load_env_wrapper(call)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TimeLimit", "gymnasium.wrappers:TimeLimit"),
+        ("TimeAwareObservations", "gymnasium.wrappers:TimeAwareObservation"),
+        ("gymnasium.wrappers.TimeLimit", "gymnasium.wrappers:TimeLimit"),
+        ("select_observations", "select_observation"),
+    ],
+)
+def test_a_plain_name_of_a_wrapper_of_gymnasium_is_recognized(name, meant):
+    with pytest.raises(ConfigError, match=rf"env.wrappers\[0\] = '{name}'.*did you mean '{meant}'\?"):
+        parse_wrappers([name])
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"gymnasium.wrappers:TimeLimit": {"max_stepz": 3}}, r"TimeLimit with {'max_stepz': 3}: TypeError"),
+        ("gymnasium.wrappers:TimeLimit", r"TimeLimit: TypeError: .*max_episode_steps"),
+        ("builtins:id", r"builtins:id: returned a int, expected a gymnasium.Env"),
+    ],
+)
+def test_a_wrapper_that_does_not_fit_is_named_with_its_arguments(entry, message):
+    with pytest.raises(ConfigError, match=message):
+        make_group(EnvConfig(id="CartPole-v1", wrappers=(entry,)), 1, seeds(1))
 
 
 def test_an_explicit_entry_point_cannot_be_combined_with_per_environment_wrappers():
