@@ -15,7 +15,7 @@ from seedflow.learner.start import LearnerStart
 from seedflow.learner.training_process import TrainingFailed
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
 from seedflow.private import private_directory
-from seedflow.roles import EXIT_DONE, EXIT_HOPELESS, RoleChannel, failure
+from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, failure
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_keeper import GatewayKeeper
@@ -113,8 +113,13 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         learner.start()
         try:
             _report(learner, keeper, channel, sinks, config.metrics.every_seconds)
-        finally:
             learner.finish()
+        except TrainingFailed as error:
+            channel.send(error.failed)
+            return EXIT_FAILED
+        except BaseException:
+            learner.finish()
+            raise
         _publish(learner.measure(), progress, sinks, channel)
         finished = progress.agent_steps >= config.train.total_agent_steps
         control.tell_exit("the run has taken all its steps" if finished else "the run was stopped")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +39,7 @@ class TrainingFailed(RunFailed):
 
     def __init__(self, text: str, failed: dict[str, Any] | None = None) -> None:
         super().__init__(text)
-        self.failed = failure(self, retryable=True) if failed is None else failed
+        self.failed = {**failure(self, retryable=True), "traceback": ""} if failed is None else failed
 
 
 class TrainingProcess:
@@ -161,8 +162,9 @@ class TrainingProcess:
         self.poll()
         if self._failed is not None:
             raise TrainingFailed(f"training failed:\n{self._failed['traceback']}", self._failed)
+        end = f"was killed by {signal.Signals(code - 128).name}" if code > 128 else f"ended with code {code}"
         raise TrainingFailed(
-            f"the training process ended with code {code}; the end of its log {self._process.log_path}:\n"
+            f"the training process {end}; the end of its log {self._process.log_path}:\n"
             + self._process.log_tail(20)
         )
 

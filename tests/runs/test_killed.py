@@ -83,7 +83,7 @@ def test_a_killed_training_process_ends_the_run_with_the_reason(launch: Launcher
     os.kill(*launched.family("seedflow.learner.training_process"), signal.SIGKILL)
     assert launched.end() == 1
     launched.check_quiet()
-    assert "the training process ended with code 137" in launched.err
+    assert "the training process was killed by SIGKILL" in launched.err
 
 
 @pytest.mark.slow
