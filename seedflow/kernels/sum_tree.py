@@ -55,7 +55,13 @@ def sum_tree_new(capacity: int, device: torch.device | str = "cpu") -> Tensor:
     """
     if capacity < 1:
         raise SpecError(f"capacity is {capacity}: expected at least 1 leaf")
-    tree = torch.zeros(2 * _width(capacity), dtype=torch.float64, device=device)
+    size = 2 * _width(capacity)
+    if torch.device(device).type == "cpu":
+        # numpy asks for huge pages where an array is large; a walk down the tree would else spend a third
+        # of its time on finding pages.
+        tree = torch.from_numpy(np.zeros(size))
+    else:
+        tree = torch.zeros(size, dtype=torch.float64, device=device)
     tree[0] = capacity
     return tree
 
