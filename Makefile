@@ -34,7 +34,7 @@ test-kernels: venv
 	$(BIN)/python -m pytest tests/kernels
 
 test-kernels-sim: venv
-	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest tests/kernels -k "simulator and not 231071 and not 262144"
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest tests/kernels -k simulator -m "not slow and not large"
 
 test-kernels-compile: venv
 	$(BIN)/python -m pytest tests/kernels/cuda/test_machine_code.py

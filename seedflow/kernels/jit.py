@@ -1,4 +1,4 @@
-"""Compiling CPU kernels with Numba, and the one primitive that Numba lacks: copying bytes.
+"""Compiling CPU kernels with Numba, and the primitives that Numba lacks: bytes and arrays at an address.
 
 Nothing is compiled at import: `cpu_kernel` gives no signature. Machine code is cached in
 ``NUMBA_CACHE_DIR``, else beside the module, else in the user's cache directory (Numba's own order).
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -57,8 +58,19 @@ def _zero_bytes(typing_context: Any, to: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
+def _at_address(typing_context: Any, address: Any) -> Any:
+    """Make a pointer of an address (int64), for `carray`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
+
+    return types.voidptr(types.int64), generate
+
+
 copy_bytes = cast(Callable[[int, int, int], None], intrinsic(_copy_bytes))
 zero_bytes = cast(Callable[[int, int], None], intrinsic(_zero_bytes))
+at_address = cast(Callable[[int], Any], intrinsic(_at_address))
+carray = cast(Any, numba).carray  # carray(at_address(a), shape, dtype): the array that lies at an address
 
 
 @cpu_kernel

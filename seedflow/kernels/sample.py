@@ -6,7 +6,6 @@ clocks are ``E_a = -log u_a``, with u uniform in [0, 1).
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from seedflow.kernels import checks
 from seedflow.kernels.elementary import log
-from seedflow.kernels.jit import cpu_kernel
+from seedflow.kernels.jit import at_address, carray, cpu_kernel
 from seedflow.kernels.registry import constant, define, register, twin
 from seedflow.kernels.softmax import TILE, softmax, transpose
 
@@ -71,11 +70,12 @@ def sample_categorical(
         checks.check_array("random", random, shape, torch.float32, device, "[..., A] as logits")
         uniform = random
     else:
-        uniform = torch.rand(shape, generator=random, dtype=torch.float32, device=device)
+        uniform = torch.empty_like(logits).uniform_(generator=random)  # as torch.rand, only quicker
     size, axes = shape[:-1], "[...] as logits"
     if out is None:
-        action = torch.empty(size, dtype=torch.int64, device=device)
-        out = CategoricalSample(action, logits.new_empty(size), logits.new_empty(size))
+        log_prob = logits.new_empty(size)
+        action = torch.empty_like(log_prob, dtype=torch.int64)
+        out = CategoricalSample(action, log_prob, torch.empty_like(log_prob))
     else:
         checks.check_array("out.action", out.action, size, torch.int64, device, axes)
         checks.check_array("out.log_prob", out.log_prob, size, torch.float32, device, axes)
@@ -96,13 +96,14 @@ def _sample_torch(logits: Tensor, uniform: Tensor, action: Tensor, log_prob: Ten
 
 @register("sample_categorical", "cpu")
 def _sample_cpu(logits: Tensor, uniform: Tensor, action: Tensor, log_prob: Tensor, entropy: Tensor) -> None:
-    rows, width = math.prod(logits.shape[:-1]), logits.shape[-1]
     _sample(
-        logits.numpy().reshape(rows, width),
-        uniform.numpy().reshape(rows, width),
-        action.numpy().reshape(rows),
-        log_prob.numpy().reshape(rows),
-        entropy.numpy().reshape(rows),
+        logits.data_ptr(),
+        uniform.data_ptr(),
+        action.data_ptr(),
+        log_prob.data_ptr(),
+        entropy.data_ptr(),
+        action.numel(),
+        logits.shape[-1],
     )
 
 
@@ -124,9 +125,14 @@ def _race(uniform: np.ndarray, weight: np.ndarray, best: np.ndarray, action: np.
 
 @cpu_kernel
 def _sample(
-    logits: np.ndarray, uniform: np.ndarray, action: np.ndarray, log_prob: np.ndarray, entropy: np.ndarray
+    logits_at: int, uniform_at: int, action_at: int, log_prob_at: int, entropy_at: int, rows: int, width: int
 ) -> None:
-    rows, width = logits.shape
+    # Addresses cost less to hand over than arrays, which shows in a call as short as this.
+    logits = carray(at_address(logits_at), (rows, width), np.float32)
+    uniform = carray(at_address(uniform_at), (rows, width), np.float32)
+    action = carray(at_address(action_at), (rows,), np.int64)
+    log_prob = carray(at_address(log_prob_at), (rows,), np.float32)
+    entropy = carray(at_address(entropy_at), (rows,), np.float32)
     shifted = np.empty((width, TILE), np.float32)
     weight = np.empty((width, TILE), np.float32)
     clocks = np.empty((width, TILE), np.float32)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seedflow.errors import SpecError
 from seedflow.kernels import checks
-from seedflow.kernels.jit import cpu_kernel, first_outside
+from seedflow.kernels.jit import at_address, carray, cpu_kernel, first_outside
 from seedflow.kernels.registry import define, register, twin
 
 define("sum_tree_set", "Tensor(a!) tree, Tensor index, Tensor value")
@@ -55,7 +55,13 @@ def sum_tree_new(capacity: int, device: torch.device | str = "cpu") -> Tensor:
     """
     if capacity < 1:
         raise SpecError(f"capacity is {capacity}: expected at least 1 leaf")
-    tree = torch.zeros(2 * _width(capacity), dtype=torch.float64, device=device)
+    size = 2 * _width(capacity)
+    if torch.device(device).type == "cpu":
+        # numpy asks for huge pages where an array is large; a walk down the tree would else spend a third
+        # of its time on finding pages.
+        tree = torch.from_numpy(np.zeros(size))
+    else:
+        tree = torch.zeros(size, dtype=torch.float64, device=device)
     tree[0] = capacity
     return tree
 
@@ -200,24 +206,31 @@ def _sample_torch(tree: Tensor, uniform: Tensor, index: Tensor, value: Tensor) -
 
 @register("sum_tree_set", "cpu")
 def _set_cpu(tree: Tensor, index: Tensor, value: Tensor) -> None:
-    leaves, values = index.numpy(), value.numpy()
-    capacity, outside, bad = _set(tree.numpy(), leaves, values)
-    checks.check_in_range("index", index, outside, capacity)
+    outside, bad = _set(tree.data_ptr(), tree.numel(), index.data_ptr(), value.data_ptr(), index.numel())
+    if outside >= 0:
+        checks.check_in_range("index", index, outside, int(tree[0]))
     if bad >= 0:
         raise SpecError(
-            f"value[{bad}] is {values[bad]}: expected a finite number from 0 on; nothing was written"
+            f"value[{bad}] is {value[bad]}: expected a finite number from 0 on; nothing was written"
         )
 
 
 @register("sum_tree_sample", "cpu")
 def _sample_cpu(tree: Tensor, uniform: Tensor, index: Tensor, value: Tensor) -> None:
-    if not _sample(tree.numpy(), uniform.numpy(), index.numpy(), value.numpy()):
+    addresses = uniform.data_ptr(), index.data_ptr(), value.data_ptr()
+    if not _sample(tree.data_ptr(), tree.numel(), *addresses, uniform.numel()):
         raise SpecError("tree has only leaves of value 0: expected something to draw; set a value first")
 
 
+# The kernels take addresses, which cost less to hand over than arrays: a call is as short as that.
+
+
 @cpu_kernel
-def _set(tree: np.ndarray, index: np.ndarray, value: np.ndarray) -> tuple[int, int, int]:
-    count, width, capacity = index.shape[0], tree.shape[0] // 2, int(tree[0])
+def _set(tree_at: int, size: int, index_at: int, value_at: int, count: int) -> tuple[int, int]:
+    tree = carray(at_address(tree_at), (size,), np.float64)
+    index = carray(at_address(index_at), (count,), np.int64)
+    value = carray(at_address(value_at), (count,), np.float64)
+    width, capacity = size // 2, int(tree[0])
     outside = first_outside(index, capacity)
     bad = -1
     for k in range(count):
@@ -225,7 +238,7 @@ def _set(tree: np.ndarray, index: np.ndarray, value: np.ndarray) -> tuple[int, i
             bad = k
             break
     if outside >= 0 or bad >= 0:
-        return capacity, outside, bad
+        return outside, bad
     nodes = np.empty(count, np.uint64)  # unsigned: Numba then looks for no negative index
     for k in range(count):
         node = np.uint64(index[k] + width)
@@ -242,12 +255,16 @@ def _set(tree: np.ndarray, index: np.ndarray, value: np.ndarray) -> tuple[int, i
     if count > 0:
         for n in range(2 * width - 1, 0, -1):  # the top, where most nodes are somebody's parent
             tree[n] = tree[2 * n] + tree[2 * n + 1]
-    return capacity, -1, -1
+    return -1, -1
 
 
 @cpu_kernel
-def _sample(tree: np.ndarray, uniform: np.ndarray, index: np.ndarray, value: np.ndarray) -> bool:
-    draws, width = uniform.shape[0], tree.shape[0] // 2
+def _sample(tree_at: int, size: int, uniform_at: int, index_at: int, value_at: int, draws: int) -> bool:
+    tree = carray(at_address(tree_at), (size,), np.float64)
+    uniform = carray(at_address(uniform_at), (draws,), np.float64)
+    index = carray(at_address(index_at), (draws,), np.int64)
+    value = carray(at_address(value_at), (draws,), np.float64)
+    width = size // 2
     for k in range(draws):
         position = uniform[k] if uniform[k] > 0.0 else 0.0
         position = position if position < 1.0 else 1.0

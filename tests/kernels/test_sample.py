@@ -13,6 +13,7 @@ def generator(device: str, seed: int = 0) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("actions", [1, 2, 3, 18])
 def test_actions_come_as_often_as_their_probability_says(actions: int, device: str) -> None:
     count = 60_000
@@ -32,6 +33,7 @@ def test_log_probability_and_entropy_are_torchs(device: str) -> None:
     torch.testing.assert_close(sample.entropy, policy.entropy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.large
 def test_a_masked_action_is_never_sampled(device: str) -> None:
     logits = torch.zeros(20_000, 6, device=device)
     logits[:, [0, 2, 5]] = -float("inf")

@@ -21,7 +21,7 @@ from seedflow.kernels import (
 
 from . import reference
 
-CAPACITIES = (3, 231_071, 262_144)
+CAPACITIES = (3, *(pytest.param(size, marks=pytest.mark.large) for size in (231_071, 262_144)))
 
 
 def float64(*numbers: float, device: str = "cpu") -> torch.Tensor:

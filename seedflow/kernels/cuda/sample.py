@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -11,15 +12,25 @@ from seedflow.kernels.cuda.arguments import vector
 from seedflow.kernels.cuda.launcher import Grid, Kernel
 from seedflow.kernels.cuda.numbers import ZERO, bounded_exp, from_bits
 from seedflow.kernels.cuda.softmax import LOWEST, softmax_of
-from seedflow.kernels.cuda.target import cuda, kernel
+from seedflow.kernels.cuda.target import cuda, device_function, kernel
 from seedflow.kernels.registry import register
 
 NEVER = np.float32(-1.0)
+AT_ONCE = np.float32(np.inf)
 
 
 def grid_of_rows(rows: int) -> tuple[Grid, Grid]:
     """Small blocks, so that a batch spreads over the GPU."""
     return (-(-rows // 32), 1, 1), (32, 1, 1)
+
+
+@device_function
+def rate_of(weight: Any, u: Any) -> Any:
+    """Return the inverse of when an action's clock rings: never for u = 0, at once for u = 1."""
+    if u <= ZERO:
+        return ZERO
+    time = -math.log(u)
+    return weight / time if time > ZERO else AT_ONCE
 
 
 @kernel
@@ -40,8 +51,7 @@ def _sample(
     for a in range(width):
         x = from_bits(logits[start + a], 0) - top
         if not x <= LOWEST:
-            u = uniform[start + a]
-            score = bounded_exp(x) / -math.log(u) if u > ZERO else ZERO  # a clock that never rings
+            score = rate_of(bounded_exp(x), uniform[start + a])
             if score > best:
                 best, chosen, chosen_x = score, a, x
     action[row] = chosen
