@@ -177,10 +177,12 @@ def test_close_wakes_whoever_waits() -> None:
     answers: list[object] = []
     threads = [
         threading.Thread(
-            target=lambda: answers.append(replay.sample(SequenceBatch(replay.spec, 1), timeout=None))
+            daemon=True,
+            target=lambda: answers.append(replay.sample(SequenceBatch(replay.spec, 1), timeout=None)),
         ),
         threading.Thread(
-            target=lambda: answers.append(replay.sample(SequenceBatch(replay.spec, 1), timeout=60))
+            daemon=True,
+            target=lambda: answers.append(replay.sample(SequenceBatch(replay.spec, 1), timeout=60)),
         ),
     ]
     for thread in threads:
@@ -194,11 +196,11 @@ def test_close_wakes_whoever_waits() -> None:
 def test_a_waiting_sampler_is_served_as_soon_as_there_is_enough() -> None:
     replay = make_replay(make_spec(), min_size=3)
     batch, answers = SequenceBatch(replay.spec, 4), []
-    thread = threading.Thread(target=lambda: answers.append(replay.sample(batch, timeout=None)))
+    thread = threading.Thread(target=lambda: answers.append(replay.sample(batch, timeout=60.0)), daemon=True)
     thread.start()
     fill(replay, 0, range(5))
-    thread.join(60.0)
-    (answer,) = answers
+    thread.join(30.0)
+    (answer,) = answers  # long before its timeout
     assert answer.generations.tolist() == sorted(answer.generations.tolist())
     beginnings(batch)
     replay.close()
