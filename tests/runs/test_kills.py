@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.runs.envs.proving_envs import LENGTH, RETURN
@@ -61,10 +62,10 @@ class Killer:
 
     def __init__(self, launched: Launched, seed: int) -> None:
         self._launched, self._random = launched, random.Random(seed)
-        self._killed: set[int] = set()
+        self._killed: set[tuple[int, float]] = set()
 
     def alive(self) -> list[int]:
-        return [pid for pid in self._launched.family("seedflow.actor") if pid not in self._killed]
+        return [pid for pid in self._launched.family("seedflow.actor") if _named(pid) not in self._killed]
 
     def kill(self) -> None:
         """Kill one after a while in which it may get anywhere: mostly one that steps, or else any."""
@@ -72,7 +73,7 @@ class Killer:
         alive = self._launched.until(candidates, "actors")
         time.sleep(self._random.uniform(0.0, 0.2))
         pid = self._random.choice(alive)
-        self._killed.add(pid)
+        self._killed.add(_named(pid))
         os.kill(pid, self._random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV)))
 
     def stepping(self) -> list[int]:
@@ -83,6 +84,14 @@ class Killer:
                 if "seedflow-slab" in Path(f"/proc/{pid}/maps").read_text():
                     found.append(pid)
         return found
+
+
+def _named(pid: int) -> tuple[int, float]:
+    """A process and when it began: the numbers of processes come again."""
+    try:
+        return pid, psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return pid, 0.0
 
 
 @pytest.mark.parametrize(
