@@ -7,13 +7,13 @@ SEED ?= 1
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv train test test-slow lint check proto clean
+.PHONY: venv train test test-slow test-hosts test-kernels test-kernels-sim test-kernels-compile test-kernels-gpu lint check proto clean
 
 venv: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[atari,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[atari,test,test-cuda]'
 	touch $@
 
 # Trains to the end of the configuration, then fails if 100 episodes return less than 475 on average.
@@ -28,13 +28,33 @@ test: venv
 test-slow: venv
 	$(BIN)/python -m pytest -m slow
 
+# The kernels alone. `make test` has the CPU twins and the compiled code among its tests; the simulator needs a process
+# of its own.
+test-kernels: venv
+	$(BIN)/python -m pytest tests/kernels
+
+test-kernels-sim: venv
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest tests/kernels -k "simulator and not 231071 and not 262144"
+
+test-kernels-compile: venv
+	$(BIN)/python -m pytest tests/kernels/cuda/test_machine_code.py
+
+# For a machine with a GPU: it needs torch, numba-cuda and pytest, and no installed seedflow.
+GPU_PYTHON ?= $(shell test -x $(BIN)/python && echo $(BIN)/python || echo python3)
+test-kernels-gpu:
+	$(GPU_PYTHON) -m pytest -c tests/kernels/gpu/pytest.ini --rootdir=. --confcutdir=tests/kernels/gpu tests/kernels/gpu
+
+# Needs root: they become another user, and mount a /dev/shm of their own.
+test-hosts: venv
+	$(BIN)/python -m pytest -m hosts
+
 # The import contracts are checked by tests/test_architecture.py.
 lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint test
+check: lint test test-kernels-sim
 
 proto: venv
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. seedflow/rpc/seedflow.proto

@@ -9,6 +9,7 @@ requeueing (``EX_TEMPFAIL``), 128 + n ended by signal n.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -152,6 +153,72 @@ def plot(run_dirs: tuple[Path, ...], output: str, metric: str) -> None:
 
 
 @cli.group()
+def replay() -> None:
+    """Look into the replay of a checkpoint.
+
+    PATH is a run directory, the checkpoints in it, or a URL that fsspec understands.
+    """
+
+
+@replay.command(name="info")
+@click.argument("path")
+@click.option("--generation", type=click.IntRange(min=1), help="Default: the newest that is whole.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay_info(path: str, generation: int | None, as_json: bool) -> None:
+    """Say what a replay holds, without reading it all."""
+    from seedflow.checkpoints import open_store
+    from seedflow.replay.disk.health import describe_replay
+    from seedflow.replay.disk.report import report_lines
+
+    report = describe_replay(open_store(path), generation)
+    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))
+
+
+@replay.command(name="verify")
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay_verify(path: str, as_json: bool) -> None:
+    """Read, check and decode all generations; exit with 1 if anything is damaged."""
+    from seedflow.checkpoints import open_store
+    from seedflow.errors import CheckpointDamaged
+    from seedflow.replay.disk.health import verify_checkpoints
+    from seedflow.replay.disk.report import verified_lines
+
+    store = open_store(path)
+    found = verify_checkpoints(store)
+    damaged = [health.generation for health in found if not health.whole]
+    if as_json:
+        generations = [health.to_json() for health in found]
+        click.echo(json.dumps({"where": str(store), "whole": not damaged, "generations": generations}))
+    else:
+        click.echo("\n".join(verified_lines(found)))
+    if damaged:
+        raise CheckpointDamaged(f"{store}: generations {damaged} are damaged, of {len(found)}")
+
+
+@replay.command(name="export")
+@click.argument("path")
+@click.option(
+    "--minari", "out", required=True, metavar="OUT", type=click.Path(path_type=Path), help="Directory."
+)
+@click.option("--generation", type=click.IntRange(min=1), help="Default: the newest that is whole.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay_export(path: str, out: Path, generation: int | None, as_json: bool) -> None:
+    """Write the whole episodes of a replay as a Minari dataset, without loss."""
+    from seedflow.checkpoints import open_store
+    from seedflow.replay.disk.export import export_minari
+
+    done = export_minari(open_store(path), out, generation)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(done)))
+    else:
+        click.echo(
+            f"{done.path}: {done.episodes} episodes, {done.transitions} transitions of generation "
+            f"{done.generation} as {done.dataset_id}; {done.incomplete} were not whole and are left out"
+        )
+
+
+@cli.group()
 def config() -> None:
     """Look at configurations and settings."""
 
@@ -205,6 +272,27 @@ def config_schema(key: str | None, as_json: bool) -> None:
         default = json.dumps(setting.default)
         purpose = f" - {setting.description}" if setting.description else ""
         click.echo(f"  {setting.key} = {default}  ({setting.takes}){purpose}")
+
+
+@cli.group()
+def bench() -> None:
+    """Measure parts of seedflow beside what else does the same, on this machine."""
+
+
+@bench.command(name="kernels")
+@click.option("--full", is_flag=True, help="Take more turns, for steadier figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench_kernels(full: bool, as_json: bool) -> None:
+    """Measure the CPU kernels beside plain torch and other libraries' sum trees, one thread each."""
+    from seedflow.bench.kernels import measure
+
+    results = []
+    for measurement in measure(rounds=200 if full else 50):
+        results.append(measurement.to_json())
+        if not as_json:
+            click.echo(f"{measurement}\n")
+    if as_json:
+        click.echo(json.dumps({"measurements": results}))
 
 
 def main() -> NoReturn:

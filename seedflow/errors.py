@@ -5,6 +5,7 @@
     SeedflowError
     ├── ConfigError          a setting is wrong, an environment's included; nothing was started
     ├── SpecError            an array does not have the agreed shape or dtype
+    ├── NumericalError       an array holds an infinity or NaN (`kernels.check`)
     ├── EnvironmentFault     an environment cannot be reset or stepped, or one's own cannot be made
     ├── TransportError       the connection between an actor and its learner
     │   ├── RegistrationRefused   the learner said no; `retryable` tells whether to try again
@@ -32,8 +33,25 @@ class SpecError(SeedflowError):
     """An array or space does not have the agreed shape or dtype."""
 
 
+class NumericalError(SeedflowError):
+    """An array holds an infinity or NaN where only finite numbers make sense."""
+
+
 class EnvironmentFault(SeedflowError):
-    """An environment cannot be reset or stepped, or a user's function cannot make one."""
+    """An environment cannot be reset or stepped, returns what it should not, or one's own cannot be made.
+
+    Parameters
+    ----------
+    text
+        The message.
+    identity
+        What this fault has in common with the next one of its kind, where the message names a place or time
+        that the next one will not share. Default: the message.
+    """
+
+    def __init__(self, text: str, identity: str | None = None) -> None:
+        super().__init__(text)
+        self.identity = identity
 
 
 class TransportError(SeedflowError):

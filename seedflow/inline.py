@@ -15,7 +15,7 @@ from typing import Any, Self
 import gymnasium as gym
 import torch
 
-from seedflow.actor.session import shape_of
+from seedflow.actor.start import shape_of
 from seedflow.actor.stepping import ActorLoop, GroupFault
 from seedflow.config import Config
 from seedflow.envs import env_seed, make_group

@@ -15,7 +15,6 @@ from types import FrameType
 
 from seedflow.config import Config
 from seedflow.errors import ConfigError
-from seedflow.networks.devices import NO_CUDA
 from seedflow.networks.images import check_encoder
 from seedflow.replay.memory import gib, machine_bytes
 from seedflow.rpc.slab import REPLY_SCALARS, REQUEST_SCALARS
@@ -111,11 +110,22 @@ def _check_memory(config: Config, spec: EnvSpec) -> None:
         )
 
 
+CUDA_CHECK = """
+from seedflow.errors import ConfigError
+from seedflow.networks.devices import pick_device
+
+try:
+    pick_device("cuda")
+except ConfigError as error:
+    print(error)
+"""
+
+
 def _check_cuda() -> None:
     """In a process of its own, so that the driver need not load torch."""
-    code = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 3)"
-    if subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 3:
-        raise ConfigError(NO_CUDA)
+    done = subprocess.run([sys.executable, "-c", CUDA_CHECK], capture_output=True, text=True, check=False)
+    if done.returncode == 0 and done.stdout:
+        raise ConfigError(done.stdout.strip())
 
 
 def _line_in_the_body_of(module: dict[str, object]) -> int | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from seedflow.config import RUN_CONFIG, Config, dump_config
 from seedflow.errors import ConfigError
 from seedflow.metrics import METRICS_FILE
+from seedflow.private import OWNER_ONLY, private_directory
 from seedflow.run_record import RECORD
 
 LOCK = ".lock"
@@ -79,7 +80,9 @@ def check_run_dir(directory: Path, resume: bool, resume_or_start: bool) -> bool:
 
 @contextmanager
 def claimed(directory: Path, new_name: bool = False) -> Iterator[Path]:
-    """Make a run directory and keep others out of it; clear it away if the run does not come about.
+    """Make a run directory, for nobody else to read, and keep other runs out of it.
+
+    It is cleared away if the run does not come about.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ def claimed(directory: Path, new_name: bool = False) -> Iterator[Path]:
     Raises
     ------
     ConfigError
-        If another process holds it, or it cannot be made.
+        If another process holds it, it cannot be made, or it is another user's.
     """
     with ExitStack() as stack:
         try:
@@ -119,18 +122,19 @@ def claimed(directory: Path, new_name: bool = False) -> Iterator[Path]:
 def locked(directory: Path) -> Iterator[None]:
     """Keep other drivers on this host, or with the same shared file system, out of a run directory.
 
-    The lock ends with the process that holds it, however that ends.
+    A directory that is not there is made, for nobody else to read. The lock ends with the process that holds
+    it, however that ends.
 
     Raises
     ------
     ConfigError
-        If another process holds it.
+        If another process holds it, or the directory is another user's.
     """
     path = directory / LOCK
     while True:
-        directory.mkdir(parents=True, exist_ok=True)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            private_directory(directory)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:  # a run that did not come about has just removed the directory
             continue
         try:
@@ -168,7 +172,7 @@ def _make(directory: Path, new_name: bool) -> tuple[Path, bool]:
     candidate, count = directory, 1
     while True:
         try:
-            candidate.mkdir()
+            candidate.mkdir(mode=OWNER_ONLY)
             return candidate, True
         except FileExistsError:
             if not new_name:

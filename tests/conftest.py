@@ -39,7 +39,7 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
             pytest.fail("the test leaves behind:\n  " + "\n  ".join(found), pytrace=False)
 
 
-REASONS_TO_SKIP = ("needs a GPU",)
+REASONS_TO_SKIP = ("needs a GPU", "needs root and loop devices")
 """In continuous integration, which installs all that tests need, any other skip is a failure."""
 
 

@@ -65,6 +65,12 @@ def test_the_learner_loads_no_dask() -> None:
     assert loaded_by("import seedflow.learner.learner").isdisjoint({"dask", "distributed"})
 
 
+def test_what_reads_a_replay_loads_neither_torch_nor_numba() -> None:
+    modules = ("layout", "codec", "chunks", "snapshot")
+    loaded = loaded_by("; ".join(f"import seedflow.replay.{module}" for module in modules))
+    assert loaded.isdisjoint({"torch", "numba", "dask", "distributed"})
+
+
 def test_train_and_evaluate_stay_functions_when_their_modules_are_imported() -> None:
     loaded_by(
         "import seedflow, seedflow.train, seedflow.evaluate\n"

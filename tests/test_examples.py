@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import seedflow
+from tests.replay.disk.ring import SPEC, Ring, saved, values
 
 pytestmark = pytest.mark.timeout(600)  # programs of several processes, on machines that may be busy
 
@@ -78,3 +80,21 @@ def test_a_client_of_a_dask_cluster_is_enough(tmp_path: Path) -> None:
     assert "learner-0 is running on tcp://" in printed
     assert "45 is what the client computed after the run" in printed
     assert printed.splitlines()[-1].endswith("over 10 episodes")
+
+
+def test_statistics_of_a_replay_are_computed_on_a_cluster(tmp_path: Path) -> None:
+    snapshot = Ring(capacity=100).arrive(400).snapshot()
+    saved(tmp_path / "checkpoints", snapshot)
+    printed = run_example("replay_statistics.py", str(tmp_path)).splitlines()
+    found = {name: float(value) for name, value in (line.rsplit(": ", 1) for line in printed[1:])}
+    fields = {
+        array.name: np.concatenate(
+            [values(SPEC, chunk.lane, chunk.position)[number][: SPEC.chunk] for chunk in snapshot.chunks]
+        )
+        for number, array in enumerate(SPEC.fields)
+    }
+    assert found["indices"] == len(snapshot.chunks) * SPEC.chunk
+    assert found["episodes begun"] == fields["first"].sum()
+    assert found["reward, mean"] == pytest.approx(fields["reward"].mean(), rel=1e-5)
+    image = fields["observation/image"]
+    assert found["observation/image, standard deviation"] == pytest.approx(image.std(), rel=1e-5)

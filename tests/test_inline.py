@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from seedflow.algos.vtrace.learning import VTraceLearning
+from seedflow.config import Config
 from seedflow.errors import CheckpointError, ConfigError, EnvironmentFault
 from seedflow.evaluate import evaluate, load_policy
 from seedflow.learner.checkpoint import CheckpointStore
 from seedflow.metrics import METRICS_FILE, JsonlSink, column, read_metrics
 from seedflow.networks import NetworkInput
+from seedflow.rollout.storage import UnrollBatch
 from seedflow.run_dir import locked
 from seedflow.train import train
 from tests.small_runs import Constant, small_config
@@ -32,6 +36,33 @@ def test_one_seed_gives_one_set_of_weights(tmp_path: Path, core: str) -> None:
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one if name.startswith("weights"))
+
+
+def losses_of(config: Config, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """Everything that every update of a run reports."""
+    measured: list[dict[str, float]] = []
+    update = VTraceLearning.update
+
+    def recorded(self: VTraceLearning, batch: UnrollBatch, learning_rate: float) -> dict[str, float]:
+        measured.append(update(self, batch, learning_rate))
+        return measured[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VTraceLearning, "update", recorded)
+        train(config, run_dir=run_dir)
+    return measured
+
+
+def test_a_thousand_updates_have_the_same_losses_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(
+        actor={"count": 1, "envs_per_group": 16}, train={"total_agent_steps": 21_000, "torch_threads": 1}
+    )
+    one, two = (losses_of(config, tmp_path / name, monkeypatch) for name in ("one", "two"))
+    assert len(one) >= 1000
+    assert one == two
+    assert len({losses["loss/total"] for losses in one}) > 900  # and they do change
 
 
 @pytest.mark.parametrize("unroll", [3, 7])
@@ -157,6 +188,25 @@ def test_an_environment_that_raises_ends_the_run_with_its_exception(tmp_path: Pa
     with pytest.raises(EnvironmentFault, match="the pole is gone") as caught:
         train(small_config(), run_dir=tmp_path, env_fn=Broken)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+class Diverging(Constant):
+    """Observes infinity in the third step of every episode."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        return observation * (np.inf if self.steps == 3 else 1.0), *rest
+
+
+def test_a_number_that_is_none_ends_the_run_or_is_masked_and_counted(tmp_path: Path) -> None:
+    with pytest.raises(
+        EnvironmentFault, match=r"observation of environment 0 is inf at step 3 .*on_nonfinite"
+    ):
+        train(small_config(), run_dir=tmp_path / "error", env_fn=Diverging)
+    train(small_config(env={"on_nonfinite": "mask"}), run_dir=tmp_path / "mask", env_fn=Diverging)
+    last = read_metrics(tmp_path / "mask")[-1]
+    assert last["env/masked"] == pytest.approx(last["steps/agent"] / 5, abs=8)
+    assert all(tensor.isfinite().all() for tensor in final_tensors(tmp_path / "mask").values())
 
 
 def test_a_used_run_directory_is_refused(tmp_path: Path) -> None:

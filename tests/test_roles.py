@@ -237,7 +237,7 @@ def test_metrics_give_way_when_the_supervisor_does_not_read(start: Start) -> Non
     role = start("""
 for step in range(3000):
     channel.send({"kind": "metrics", "values": {"step": step, "padding": "x" * 1000}})
-channel.send({"kind": "state", "dropped": channel.dropped_metrics})
+channel.send({"kind": "state", "dropped": channel.dropped})
 while not channel.flush(1.0):
     pass
 return 0

@@ -17,7 +17,8 @@ def main(channel: RoleChannel) -> int:
     logging.getLogger("seedflow.actor").info(threads)
     try:
         # Loads numpy, hence after the threads are limited.
-        from seedflow.actor.session import ActorSession, ActorStart
+        from seedflow.actor.session import ActorSession
+        from seedflow.actor.start import ActorStart
 
         session = ActorSession(channel, ActorStart.parse(channel.start))
     except (ImportError, KeyError, SeedflowError) as error:

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from seedflow.actor.activity import Activity
 from seedflow.actor.patience import Patience
+from seedflow.actor.start import ActorStart, shape_of
 from seedflow.actor.stepping import ActorLoop, GroupFault, StepCounts
-from seedflow.config.tree import Config
+from seedflow.actor.watchdog import Watchdog
 from seedflow.envs.base import GroupEnv
 from seedflow.envs.make import make_group
 from seedflow.envs.seeding import env_seed
 from seedflow.errors import (
-    ConfigError,
     ConnectionLost,
     EnvironmentFault,
     RegistrationRefused,
     SeedflowError,
     TransportError,
 )
-from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, Message, RoleChannel, failure
+from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, failure
 from seedflow.rpc.client import connect
 from seedflow.rpc.connection import Connection, Endpoint, Exit
-from seedflow.rpc.leases import Registration, Role
+from seedflow.rpc.leases import Registration
 from seedflow.rpc.slab import BlockLayout
-from seedflow.specs import EnvSpec
+from seedflow.rpc.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -40,64 +39,6 @@ RECONNECT_BITS = 20
 """Low bits of a seed incarnation that count reconnections; the actor's generation stands above."""
 GENERATION_BITS = 20
 """Bits of a seed incarnation for the generation; the run's attempt stands above."""
-
-
-@dataclass(frozen=True)
-class ActorStart:
-    """The start message of an actor, checked.
-
-    Attributes
-    ----------
-    attempt
-        Number of the checkpoint that the run went on from, 0 for a new run: a resumed run does not replay
-        the episodes before.
-    env_fn
-        The user's environment function, pickled by cloudpickle, or None.
-    """
-
-    config: Config
-    spec: EnvSpec
-    role: Role
-    index: int
-    generation: int
-    attempt: int
-    env_fn: bytes | None
-
-    @classmethod
-    def parse(cls, message: Message) -> ActorStart:
-        """Check a start message.
-
-        Raises
-        ------
-        ConfigError
-            Names what is missing or wrong.
-        """
-        try:
-            if message["role"] not in ("train", "eval"):
-                raise ValueError(f"role = {message['role']!r}: expected train or eval")
-            env_fn = message.get("env_fn")
-            return cls(
-                config=Config.model_validate(message["config"]),
-                spec=EnvSpec.from_json(message["spec"]),
-                role=message["role"],
-                index=int(message["index"]),
-                generation=int(message["generation"]),
-                attempt=int(message.get("attempt", 0)),
-                env_fn=None if env_fn is None else base64.b64decode(env_fn, validate=True),
-            )
-        except KeyError as error:
-            raise ConfigError(f"the actor's start message lacks {error}") from error
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"the actor's start message is wrong: {error}") from error
-
-
-def shape_of(config: Config, role: Role) -> tuple[int, int]:
-    """Groups and environments per group of an actor."""
-    if role == "train":
-        return config.actor.groups, config.actor.envs_per_group
-    if config.eval_shape is None:  # a config that evaluates was checked for this
-        raise ConfigError(f"eval.envs = {config.eval.envs} does not fit the blocks of this run")
-    return config.eval_shape
 
 
 class ActorSession:
@@ -117,6 +58,7 @@ class ActorSession:
         self._config = start.config
         self._token = str(channel.start["token"])
         self._endpoint = Endpoint.from_json(channel.start["endpoint"])
+        self._tls = Tls.from_json(channel.start.get("tls"))
         groups, envs = shape_of(start.config, start.role)
         self._registration = Registration(
             start.role, start.index, start.generation, start.spec.fingerprint, groups, envs
@@ -124,6 +66,8 @@ class ActorSession:
         actor = start.config.actor
         self._layout = BlockLayout(start.spec, actor.groups, actor.envs_per_group)
         self._counts = StepCounts()
+        self._activity = Activity(channel.board)
+        self._before = start.before
         self._connections = 0
         self._patience = Patience(start.config.actor.reconnect_seconds)
         self._report_at = 0.0
@@ -219,6 +163,7 @@ class ActorSession:
                 self._layout,
                 rpc,
                 self._config.actor.heartbeat_seconds,
+                self._tls,
             )
         )
         while not attempt.done.wait(0.1):
@@ -228,6 +173,14 @@ class ActorSession:
 
     def _serve(self, connection: Connection) -> int:
         """Make the environments and step them until something ends that; returns the exit code."""
+        if self._before is not None:
+            connection.report_fault(self._before.text, self._before.kind)
+            self._before = None
+        seconds = self._config.actor.env_timeout_seconds
+        with Watchdog(self._activity, seconds, lambda fault: self._hangs(connection, fault)):
+            return self._step(connection)
+
+    def _step(self, connection: Connection) -> int:
         try:
             groups = self._make_groups(connection.env_ids)
         except BaseException as error:
@@ -235,15 +188,16 @@ class ActorSession:
             hopeless = isinstance(error, ImportError | SeedflowError) and not self._connections
             return self._fault(connection, error, "cannot make its environments", not hopeless)
         log.info(
-            "%s has lease %d, environments %d to %d, over %s",
+            "%s has lease %d, environments %d to %d, over %s%s",
             self.name,
             connection.lease_id,
             connection.env_ids.start,
             connection.env_ids.stop - 1,
             type(connection).__name__,
+            ", encrypted" if connection.encrypted else "",
         )
         self._connections += 1
-        with ActorLoop(connection, groups, self._counts) as loop:
+        with ActorLoop(connection, groups, self._counts, self._activity) as loop:
             self._state("running")
             before = self._counts.agent_steps
             while not self._channel.stop_requested.is_set():
@@ -268,7 +222,11 @@ class ActorSession:
             for g in range(self._registration.groups):
                 ids = env_ids[g * envs : (g + 1) * envs]
                 seeds = [env_seed(self._config.seed, role, env_id, incarnation) for env_id in ids]
-                group = make_group(self._config.env, envs, seeds, env_fn=env_fn)
+                self._activity.begin("__init__", g, ids)
+                group = make_group(
+                    self._config.env, envs, seeds, env_fn=env_fn, position=self._activity.position
+                )
+                self._activity.end()
                 groups.append(group)
                 if group.spec != self._start.spec:
                     raise EnvironmentFault(
@@ -276,6 +234,7 @@ class ActorSession:
                         f"(expected {self._start.spec}); install the same versions everywhere"
                     )
         except BaseException:
+            self._activity.end()
             for group in groups:
                 group.close()
             raise
@@ -336,6 +295,12 @@ class ActorSession:
         error.add_note(f"{self.name} {what}")
         connection.report_fault("".join(traceback.format_exception(error)))
         return self._failed(error, retryable)
+
+    def _hangs(self, connection: Connection, fault: EnvironmentFault) -> None:
+        """In the watchdog's thread: nothing but the end of the process ends a call that does not return."""
+        fault.add_note(f"{self.name} hangs")
+        connection.report_fault("".join(traceback.format_exception(fault)), "hung")
+        self._channel.abandon(self._failed(fault, retryable=True))
 
 
 class _Attempt:

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
+from seedflow.actor.activity import SIZE, Activity
 from seedflow.envs.base import GroupEnv
 from seedflow.errors import SpecError
 from seedflow.rpc.connection import Connection
@@ -76,10 +77,16 @@ class ActorLoop:
         One per group of the lease, in order. The loop owns and closes them.
     counts
         Goes on counting here, so that it may outlive a connection.
+    activity
+        Where to say which call of an environment is being made.
     """
 
     def __init__(
-        self, connection: Connection, groups: Sequence[GroupEnv], counts: StepCounts | None = None
+        self,
+        connection: Connection,
+        groups: Sequence[GroupEnv],
+        counts: StepCounts | None = None,
+        activity: Activity | None = None,
     ) -> None:
         self._connection = connection
         self._groups = list(groups)
@@ -92,6 +99,7 @@ class ActorLoop:
                 )
         self._to_reset = deque(range(len(groups)))
         self.counts = counts if counts is not None else StepCounts()
+        self._activity = activity if activity is not None else Activity(bytearray(SIZE))
 
     def step(self, timeout: float) -> int | None:
         """Do one thing: reset a group, or wait for any group's actions and step that group.
@@ -135,11 +143,14 @@ class ActorLoop:
     def close(self) -> None:
         """Close all groups; what they raise is logged, since there is nobody left to act on it."""
         while self._groups:
-            group = self._groups.pop()
+            number, group = len(self._groups) - 1, self._groups[-1]
+            self._activity.begin("close", number, self._env_ids(number))
+            self._groups.pop()
             try:
                 group.close()
             except Exception:
                 log.exception("closing an environment group failed")
+            self._activity.end()
 
     def __enter__(self) -> Self:
         return self
@@ -150,17 +161,23 @@ class ActorLoop:
         self.close()
 
     def _reset(self, group: int) -> None:
+        self._activity.begin("reset", group, self._env_ids(group))
         try:
             self._groups[group].reset(self._rows[group])
         except BaseException as error:  # an environment may raise SystemExit, say
             raise GroupFault(group, self._env_ids(group), "reset") from error
+        finally:
+            self._activity.end()
 
     def _step(self, group: int) -> None:
         rows = self._rows[group]
+        self._activity.begin("step", group, self._env_ids(group))
         try:
             self._groups[group].step(rows["action"], rows)
         except BaseException as error:
             raise GroupFault(group, self._env_ids(group), "step") from error
+        finally:
+            self._activity.end()
         self.counts.agent_steps += len(rows["first"]) - int(rows["first"].sum())
         self.counts.env_frames += int(rows["frames"].sum())
 

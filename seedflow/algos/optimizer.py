@@ -9,7 +9,11 @@ from torch import Tensor
 
 from seedflow.config import TrainConfig
 from seedflow.errors import CheckpointError
+from seedflow.kernels import adam_step, rmsprop_step
 from seedflow.networks.flat import FlatParameters
+
+STATES = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}
+"""Running means of each optimizer, under torch's names, as checkpoints have them."""
 
 
 class FlatOptimizer:
@@ -28,44 +32,46 @@ class FlatOptimizer:
 
     def __init__(self, parameters: FlatParameters, config: TrainConfig) -> None:
         self._parameters = parameters
-        self._clip_norm = config.clip_norm
-        self._name = config.optimizer
-        flat = parameters.parameter
-        self._optimizer: torch.optim.Optimizer
-        if config.optimizer == "adam":
-            self._optimizer = torch.optim.Adam(
-                [flat],
-                lr=config.learning_rate,
-                betas=config.adam_betas,
-                eps=config.optimizer_epsilon,
-                fused=True,
-            )
-            self._state_names = {"step", "exp_avg", "exp_avg_sq"}
-        else:
-            self._optimizer = torch.optim.RMSprop(
-                [flat],
-                lr=config.learning_rate,
-                alpha=config.rmsprop_decay,
-                eps=config.optimizer_epsilon,
-                foreach=False,
-            )
-            self._state_names = {"step", "square_avg"}
+        self._config = config
+        self._steps = 0
+        self._means = {
+            name: torch.zeros_like(parameters.parameter.detach()) for name in STATES[config.optimizer]
+        }
 
     def step(self, learning_rate: float) -> Tensor:
         """Clip the gradient, step; returns the norm before clipping."""
-        gradient = self._parameters.parameter.grad
+        parameter, config = self._parameters.parameter, self._config
+        gradient = parameter.grad
         assert gradient is not None
-        norm: Tensor = torch.linalg.vector_norm(gradient)
-        if self._clip_norm is not None:
-            gradient.mul_((self._clip_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._optimizer.param_groups[0]["lr"] = learning_rate
-        self._optimizer.step()
-        return norm
+        self._steps += 1
+        if config.optimizer == "adam":
+            return adam_step(
+                parameter,
+                gradient,
+                self._means["exp_avg"],
+                self._means["exp_avg_sq"],
+                step=self._steps,
+                learning_rate=learning_rate,
+                betas=config.adam_betas,
+                epsilon=config.optimizer_epsilon,
+                clip_norm=config.clip_norm,
+            )
+        return rmsprop_step(
+            parameter,
+            gradient,
+            self._means["square_avg"],
+            learning_rate=learning_rate,
+            decay=config.rmsprop_decay,
+            epsilon=config.optimizer_epsilon,
+            clip_norm=config.clip_norm,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's state by name; empty before the first step."""
-        state = self._optimizer.state[self._parameters.parameter]
-        return {f"optimizer/{name}": torch.as_tensor(value) for name, value in state.items()}
+        if self._steps == 0:
+            return {}
+        state = {"step": torch.tensor(float(self._steps)), **self._means}
+        return {f"optimizer/{name}": value for name, value in state.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back what `tensors` gave.
@@ -75,17 +81,19 @@ class FlatOptimizer:
         CheckpointError
             If it is another optimizer's.
         """
-        flat = self._parameters.parameter
         state = {
-            name.removeprefix("optimizer/"): value.to(flat.device, copy=True)
+            name.removeprefix("optimizer/"): value
             for name, value in tensors.items()
             if name.startswith("optimizer/")
         }
         if not state:
             return
-        if state.keys() != self._state_names:
+        needed = {"step", *self._means}
+        if state.keys() != needed:
             raise CheckpointError(
                 f"the checkpoint's optimizer state holds {sorted(state)}, train.optimizer = "
-                f"{self._name!r} needs {sorted(self._state_names)}; resume with the optimizer of the run"
+                f"{self._config.optimizer!r} needs {sorted(needed)}; resume with the optimizer of the run"
             )
-        self._optimizer.state[flat] = state
+        self._steps = int(state["step"])
+        for name, mean in self._means.items():
+            mean.copy_(state[name])

@@ -17,6 +17,15 @@ from seedflow.errors import CheckpointConflict, CheckpointDamaged, CheckpointErr
 TEMPORARY = ".tmp-"
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_NO_DAMAGE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not block
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | _OPEN
 
@@ -86,7 +95,7 @@ class LocalStore(Store):
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise CheckpointDamaged(f"{self.root / directory} cannot be listed: {_reason(error)}") from error
+            raise CheckpointError(f"{self.root / directory} cannot be listed: {_reason(error)}") from error
         return sorted(found)
 
     def delete(self, path: str) -> None:
@@ -174,15 +183,19 @@ class LocalStore(Store):
         except FileNotFoundError as error:
             raise CheckpointDamaged(f"{self.root / path} cannot be read: it is missing") from error
         except OSError as error:
-            raise CheckpointDamaged(f"{self.root / path} cannot be read: {_reason(error)}") from error
+            raise self._unreadable(path, error) from error
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise CheckpointDamaged(f"{self.root / path} is no regular file")
             yield fd
         except OSError as error:
-            raise CheckpointDamaged(f"{self.root / path} cannot be read: {_reason(error)}") from error
+            raise self._unreadable(path, error) from error
         finally:
             os.close(fd)
+
+    def _unreadable(self, path: str, error: OSError) -> CheckpointError:
+        kind = CheckpointError if error.errno in _NO_DAMAGE else CheckpointDamaged
+        return kind(f"{self.root / path} cannot be read: {_reason(error)}")
 
     @contextmanager
     def _directory(self, path: str, make: bool = False) -> Iterator[tuple[int, str]]:

@@ -26,6 +26,7 @@ DIRECTORY = "manifests"
 
 _SEAL = re.compile(rb'"crc32c": "([0-9a-f]{8})"\n}\n\Z')
 _ZEROS = b"00000000"
+_PIECE_BYTES = 4 * 2**20
 _NAME = re.compile(DIRECTORY + r"/(\d{8})\.json")
 
 
@@ -58,11 +59,28 @@ class StoredFile:
         """
         self.check_size(store)
         data = store.read(self.path, 0, self.size)
-        if google_crc32c.value(data) != self.crc32c:
+        self.check(store, data)
+        return data
+
+    def check(self, store: Store, data: bytes) -> None:
+        """Verify what was read."""
+        self._compare(store, google_crc32c.value(data))
+
+    def verify(self, store: Store) -> None:
+        """Read and verify it piece by piece, which takes little memory."""
+        self.check_size(store)
+        crc = 0
+        for offset in range(0, self.size, _PIECE_BYTES):
+            crc = google_crc32c.extend(
+                crc, store.read(self.path, offset, min(_PIECE_BYTES, self.size - offset))
+            )
+        self._compare(store, crc)
+
+    def _compare(self, store: Store, crc32c: int) -> None:
+        if crc32c != self.crc32c:
             raise CheckpointDamaged(
                 f"{store}/{self.path} is damaged: its checksum differs from the manifest's"
             )
-        return data
 
     def check_size(self, store: Store) -> None:
         """Look whether it is there in full, without reading it."""

@@ -50,7 +50,7 @@ class FsspecStore(Store):
         except FileNotFoundError as error:
             raise CheckpointDamaged(f"{self._url}/{path} cannot be read: it is missing") from error
         except Exception as error:  # every file system has errors of its own
-            raise CheckpointDamaged(f"{self._url}/{path} cannot be read: {error!r}") from error
+            raise CheckpointError(f"{self._url}/{path} cannot be read: {error!r}") from error
         if size is not None and len(data) < size:
             raise CheckpointDamaged(
                 f"{self._url}/{path} ends at {offset + len(data)} bytes, fewer than the {offset + size} that "
@@ -66,7 +66,7 @@ class FsspecStore(Store):
         except FileNotFoundError as error:
             raise CheckpointDamaged(f"{self._url}/{path} cannot be read: it is missing") from error
         except Exception as error:
-            raise CheckpointDamaged(f"{self._url}/{path} cannot be read: {error!r}") from error
+            raise CheckpointError(f"{self._url}/{path} cannot be read: {error!r}") from error
 
     def write_new(self, path: str, blocks: Iterable[bytes]) -> None:
         place = self._place(path)
@@ -102,7 +102,7 @@ class FsspecStore(Store):
         except FileNotFoundError:
             return []
         except Exception as error:
-            raise CheckpointDamaged(f"{self._url}/{directory} cannot be listed: {error!r}") from error
+            raise CheckpointError(f"{self._url}/{directory} cannot be listed: {error!r}") from error
         paths = []
         for name in found:
             path = str(name).removeprefix(self._root).lstrip("/")

@@ -42,9 +42,9 @@ def checked_path(path: str) -> str:
 class Store(ABC):
     """Files by path, written once.
 
-    Every path goes through `checked_path`. Methods raise `CheckpointDamaged` when a file cannot be read,
-    `CheckpointError` when one cannot be written or removed, and `CheckpointConflict` when it is there
-    already; the message says which and where.
+    Every path goes through `checked_path`. Methods raise `CheckpointDamaged` when a file is missing or
+    broken, `CheckpointConflict` when one is there already, and `CheckpointError` when the store cannot be
+    reached or does not allow what is asked; the message says which file and where.
     """
 
     @abstractmethod

@@ -107,6 +107,8 @@ def _local(config: Config) -> Iterator[Client]:
                     n_workers=workers,
                     threads_per_worker=threads,
                     processes=True,
+                    # Without it, every user of this machine could run code as this one.
+                    security=Security.temporary(),
                     memory_limit=0,
                     dashboard_address="127.0.0.1:0",
                     worker_dashboard_address="127.0.0.1:0",
@@ -120,10 +122,20 @@ def _local(config: Config) -> Iterator[Client]:
         except (OSError, RuntimeError, TimeoutError) as error:
             raise PlacementError(
                 f"the local cluster of {workers} workers did not start within {seconds:g} s "
-                f"(cluster.worker_seconds): {error}; in a script, start the run below "
+                f"(cluster.worker_seconds): {_causes(error)}; in a script, start the run below "
                 '`if __name__ == "__main__":`, or use fewer workers (cluster.local_workers)'
             ) from (None if isinstance(error, RuntimeError) else error)  # Dask's says nothing more
         yield client
+
+
+def _causes(error: BaseException) -> str:
+    """An exception and what it came of: Dask's own say little."""
+    told = [str(error)]
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+        if str(error) and str(error) not in told:
+            told.append(str(error))
+    return ", since ".join(told)
 
 
 def _close(cluster: LocalCluster) -> None:

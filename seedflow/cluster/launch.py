@@ -98,6 +98,12 @@ class RoleResult:
         Reason of the role's ``done`` message, if it sent one.
     failed
         The role's ``failed`` message, if it sent one.
+    doing
+        Which call of an environment an actor was making at its end.
+    hung
+        Whether it was ended because that call did not return.
+    crash
+        What faulthandler wrote about a crash: the stacks of all threads.
     """
 
     outcome: Literal["ended", "stopped", "left", "lost", "broken"]
@@ -107,6 +113,9 @@ class RoleResult:
     log_tail: str = ""
     host: str = ""
     log_path: str = ""
+    doing: str = ""
+    hung: bool = False
+    crash: str = ""
 
 
 @dataclass(frozen=True)

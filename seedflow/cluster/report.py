@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+from seedflow.actor.start import Obituary
 from seedflow.cluster.launch import RoleId, RoleResult
 from seedflow.errors import (
     CheckpointConflict,
@@ -17,6 +18,8 @@ from seedflow.errors import (
 )
 
 REFUSALS = {error.__name__ for error in (CheckpointError, CheckpointDamaged, CheckpointConflict)}
+
+OBITUARY_CHARACTERS = 6000
 
 
 @dataclass(frozen=True)
@@ -51,16 +54,30 @@ def describe(result: RoleResult, worker: str | None = None) -> str:
         return f"was lost with its worker {worker}"
     if result.outcome == "stopped":
         return "was stopped: somebody cancelled its task"
+    if result.hung:
+        return f"was killed, since {result.doing or 'a call of its environment'} did not return"
     if result.failed is not None:
         message = str(result.failed.get("message") or "").partition("\n")[0]
         return f"failed with {result.failed.get('exception')}" + (f": {message}" if message else "")
     if result.exit_code is not None and result.exit_code > 128:
         number = result.exit_code - 128
         known = number in {item.value for item in signal.Signals}
-        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+        name = signal.Signals(number).name if known else f"signal {number}"
+        return f"was killed by {name}" + (f" in {result.doing}" if result.doing else "")
     if result.exit_code == 0:
         return f"ended by itself ({result.done or 'no reason given'})"
     return f"ended with exit code {result.exit_code} and without an exception"
+
+
+def obituary(result: RoleResult, what: str, generation: int) -> Obituary | None:
+    """What the next generation of an actor tells the learner about one that could not tell itself.
+
+    None where it could, or where it ended in order.
+    """
+    if result.outcome != "ended" or result.failed is not None or result.exit_code in (0, None):
+        return None
+    text = f"generation {generation}: {what}" + (f"\n{result.crash}" if result.crash else "")
+    return Obituary(text[:OBITUARY_CHARACTERS], "hung" if result.hung else "crashed")
 
 
 def error_of(failure: Failure, result: RoleResult | None, log_path: str | None) -> SeedflowError:

@@ -62,10 +62,10 @@ class RestartPolicy:
 
 
 def exception_text(failed: Mapping[str, Any] | None) -> str | None:
-    """What identifies an exception: its type and message; None if it speaks of somebody else."""
+    """What identifies an exception: its type and identity; None if it speaks of somebody else."""
     if failed is None or failed.get("exception") in OF_OTHERS:
         return None
-    message = failed.get("message")
+    message = failed.get("identity", failed.get("message"))
     if message is None:
         lines = [line for line in str(failed.get("traceback", "")).splitlines() if line.strip()]
         message = lines[-1].strip() if lines else ""

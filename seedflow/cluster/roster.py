@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seedflow.actor.start import Obituary
 from seedflow.cluster.launch import Note, RoleId, RoleResult
 from seedflow.cluster.placement import Place, Placement, WorkerInfo, free_places, plan
-from seedflow.cluster.report import Failure, describe, error_of
+from seedflow.cluster.report import Failure, describe, error_of, obituary
 from seedflow.cluster.restarts import RestartPolicy, exception_text
 from seedflow.cluster.status import Phase, RoleState, RoleStatus
 from seedflow.config import Config
@@ -40,6 +41,8 @@ class Submit:
     role: RoleId
     generation: int
     place: Place
+    before: Obituary | None = None
+    """How the generation before ended, if it could not tell the learner itself."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class _Slot:
     not_before: float = 0.0
     end_by: float = math.inf
     lost_at: float = -math.inf
+    before: Obituary | None = None
 
     @property
     def live(self) -> bool:
@@ -168,7 +172,7 @@ class Roster:
         elif note.kind == "ended":
             self.ended(note.role, note.generation, RoleResult(**note.content), now)
         else:
-            self._said(slot, note.content)
+            self._said(slot, note.content, now)
 
     def ended(self, role: RoleId, generation: int, result: RoleResult, now: float) -> None:
         """A start of a role is over; may be told more than once."""
@@ -246,9 +250,10 @@ class Roster:
     def _submit(self, slot: _Slot, place: Place) -> None:
         slot.state, slot.place, slot.attempt = "submitted", place, None
         slot.host, slot.pid, slot.log_path = None, None, None
-        self._commands.append(Submit(slot.role, slot.generation, place))
+        self._commands.append(Submit(slot.role, slot.generation, place, slot.before))
+        slot.before = None
 
-    def _said(self, slot: _Slot, message: Mapping[str, Any]) -> None:
+    def _said(self, slot: _Slot, message: Mapping[str, Any], now: float) -> None:
         if message["kind"] == "state" and message.get("state") == "running" and slot.state == "starting":
             slot.state = "running"
         elif message["kind"] == "endpoint" and slot is self._learner:
@@ -256,8 +261,21 @@ class Roster:
             self.attempt = int(message.get("attempt", 0))
             if self.phase == "starting":
                 self.phase, self._deadline = "running", math.inf
+        elif message["kind"] == "silent" and slot is self._learner:
+            self._silent(message, now)
         elif message["kind"] == "note":
             self.notices.append(str(message["text"]))
+
+    def _silent(self, message: Mapping[str, Any], now: float) -> None:
+        """The learner has heard nothing of an actor for too long: it is stopped, or hangs in foreign code."""
+        role = RoleId("actor" if message["role"] == "train" else "eval", int(message["index"]))
+        slot = self._slots.get(role)
+        if self.phase != "running" or slot is None or not slot.live:
+            return
+        if message["generation"] == slot.generation:
+            what = f"{role} fell silent"
+            slot.before = Obituary(f"generation {slot.generation}: {what}", "hung")
+            self._judge(slot, what, self._policy.failed(role, None, now), now)
 
     def _learner_late(self, now: float) -> None:
         seconds = self.config.cluster.learner_seconds
@@ -286,6 +304,7 @@ class Roster:
 
     def _actor_ended(self, slot: _Slot, result: RoleResult, now: float) -> None:
         what = f"{slot.role} {describe(result, slot.worker)}"
+        slot.before = obituary(result, what, slot.generation)
         failed = result.failed
         if result.outcome == "ended" and result.exit_code == EXIT_DONE and result.done == FINISHED:
             slot.state = "ended"

@@ -9,6 +9,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -313,6 +314,7 @@ class Run:
         else:
             start["endpoint"] = self._roster.endpoint
             start["attempt"] = self._roster.attempt
+            start["before"] = None if command.before is None else asdict(command.before)
         return Launch(
             run=self.id,
             role=role,

@@ -10,6 +10,7 @@ Dask never interrupts a task. The supervisor looks, several times a second, whet
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 import uuid
@@ -21,13 +22,22 @@ from typing import Any, Literal
 from dask.system import CPU_COUNT
 from distributed import Status, Worker, get_worker, secede
 
+from seedflow.actor.activity import Activity
+from seedflow.cluster.credentials import worker_tls
 from seedflow.cluster.launch import Launch, Note, RoleResult
-from seedflow.errors import TransportError
+from seedflow.errors import ConfigError, PlacementError, TransportError
+from seedflow.private import private_directory
 from seedflow.roles import RoleProcess
 from seedflow.roles.messages import failure
 from seedflow.rpc.listener import remove_socket
 
 POLL_SECONDS = 0.25
+HANG_MARGIN = 5.0
+"""Seconds that an actor has to notice by itself that an environment hangs."""
+CRASH_MARK, CRASH_LINES = "Fatal Python error", 200
+"""How faulthandler begins what it writes into a log, and how long that is at most."""
+CRASH_SECONDS = 5.0
+"""How long an actor that hangs may take to write down where."""
 LEAVING_SECONDS = 15.0
 """Grace on a leaving worker, which waits 30 s for its threads."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -63,8 +73,9 @@ def supervise(launch: Launch) -> RoleResult:
     secede()
     try:
         result = _run(launch, worker, key, tell)
-    except (OSError, TransportError) as error:
-        result = RoleResult("broken", failed=failure(error, retryable=True), host=socket.gethostname())
+    except (OSError, PlacementError, TransportError) as error:
+        retryable = not isinstance(error, PlacementError)
+        result = RoleResult("broken", failed=failure(error, retryable), host=socket.gethostname())
     tell("ended", asdict(result))
     return result
 
@@ -88,12 +99,16 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
     environment = role_environment(launch.threads)
     log_path = _open_log(launch, worker, environment)
     start = dict(launch.start)
+    tls = worker_tls(worker)
+    start["tls"] = None if tls is None else tls.to_json()
     if launch.role.kind == "learner":
         start["host"] = start.get("host") or worker.ip
     done: str | None = None
     failed: Mapping[str, Any] | None = None
     socket_path: str | None = None
     outcome = None
+    hung = False
+    limit = _env_timeout(launch)
     process = RoleProcess(launch.module, start, log_path, environment)
     try:
         tell("started", {"host": host, "pid": process.pid, "log_path": str(log_path)})
@@ -112,13 +127,38 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
                 break
             if (outcome := _must_end(worker, key)) is not None:
                 process.stop(min(launch.grace, LEAVING_SECONDS) if outcome == "left" else launch.grace)
+            elif Activity(process.board()).overdue(limit):
+                hung = True
+                process.crash(CRASH_SECONDS)
             else:
                 time.sleep(POLL_SECONDS)
     finally:
         process.kill()
         if socket_path is not None:
             remove_socket(Path(socket_path))
-    return RoleResult(outcome or "ended", code, done, failed, process.log_tail(), host, str(log_path))
+    return RoleResult(
+        outcome=outcome or "ended",
+        exit_code=code,
+        done=done,
+        failed=failed,
+        log_tail=process.log_tail(),
+        host=host,
+        log_path=str(log_path),
+        doing=Activity(process.board()).describe(),
+        hung=hung,
+        crash=_crash(process),
+    )
+
+
+def _crash(process: RoleProcess) -> str:
+    _, mark, stacks = process.log_tail(CRASH_LINES).rpartition(CRASH_MARK)
+    return mark + stacks
+
+
+def _env_timeout(launch: Launch) -> float:
+    """Seconds after which an actor's call of an environment is a hang that it has not noticed itself."""
+    seconds = launch.start.get("config", {}).get("actor", {}).get("env_timeout_seconds")
+    return math.inf if seconds is None or launch.role.kind == "learner" else float(seconds) + HANG_MARGIN
 
 
 def _must_end(worker: Worker, key: str) -> Literal["stopped", "left"] | None:
@@ -140,13 +180,14 @@ def _open_log(launch: Launch, worker: Worker, environment: Mapping[str, str]) ->
     )
     chosen = Path(launch.log_path)
     try:
+        private_directory(chosen.parent.parent)
         return _write_first(chosen, line)
-    except OSError:
+    except (OSError, ConfigError):
         return _write_first(Path(worker.local_directory) / "seedflow-logs" / launch.run / chosen.name, line)
 
 
 def _write_first(path: Path, line: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_directory(path.parent)
     path.touch(mode=0o600)
     with path.open("a") as file:
         file.write(line)

@@ -41,6 +41,9 @@ class EnvConfig(Section):
     vectorization: Literal["auto", "entry_point", "sync"] = Field(
         "auto", description="the environment's own vector entry point, or SyncVectorEnv"
     )
+    on_nonfinite: Literal["error", "mask"] = Field(
+        "error", description="NaN or infinity in an observation or reward: an error, or 0 in its place"
+    )
 
 
 class ActorConfig(Section):
@@ -52,6 +55,9 @@ class ActorConfig(Section):
     max_restarts: NonNegativeInt = Field(10, description="restarts of actors allowed per window")
     restart_window_seconds: PositiveFloat = Field(600.0, description="length of that window")
     heartbeat_seconds: PositiveFloat = Field(5.0, description="pause between heartbeats")
+    env_timeout_seconds: PositiveFloat | None = Field(
+        300.0, description="a call of an environment that takes longer is a hang; null: never"
+    )
     reconnect_seconds: PositiveFloat = Field(
         60.0, description="how long an actor looks for its learner before it gives up"
     )
@@ -197,6 +203,15 @@ class ReplayConfig(Section):
         return self
 
 
+class KernelsConfig(Section):
+    """The fused kernels of the learner."""
+
+    check: bool = Field(
+        False,
+        description="stop at the first infinity or NaN and say where it is; costs time, to look for one",
+    )
+
+
 class RpcConfig(Section):
     """How observations and actions travel."""
 
@@ -284,6 +299,7 @@ class Config(Section):
     algo: VTraceConfig = VTraceConfig()
     train: TrainConfig = TrainConfig()
     replay: ReplayConfig = ReplayConfig()
+    kernels: KernelsConfig = KernelsConfig()
     rpc: RpcConfig = RpcConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

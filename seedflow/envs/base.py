@@ -29,6 +29,7 @@ class GroupEnv(ABC):
     ``truncated``        bool        the episode was cut off at o_t, which is its true last observation
     ``first``            bool        o_t is an episode's first observation
     ``frames``           int32       frames of the underlying emulator that the transition took
+    ``masked``           int32       numbers that were replaced by 0, written by `FiniteGroup` alone
     ===================  ==========  ==============================================================
 
     An episode's end takes two rows. The last observation is an ordinary row: it has ``terminated`` or
@@ -39,7 +40,8 @@ class GroupEnv(ABC):
     ``terminated`` without ``first`` on the next row is allowed: it marks a loss of life, after which
     the same episode goes on.
 
-    Rewards may be NaN or infinite where the environment says so; the group passes them on. Whatever an
+    Numbers may be NaN or infinite where the environment says so; the group passes them on, and
+    `seedflow.envs.finite.FiniteGroup` around it acts on them. Whatever an
     environment raises while it is reset or stepped comes through unchanged. A group keeps no reference
     to ``rows`` after the call, so that the caller may pass shared memory. Groups are not thread-safe.
 
@@ -98,6 +100,7 @@ def allocate_rows(spec: EnvSpec, num_envs: int) -> dict[str, NDArray[Any]]:
     rows["truncated"] = np.zeros(num_envs, np.bool_)
     rows["first"] = np.zeros(num_envs, np.bool_)
     rows["frames"] = np.zeros(num_envs, np.int32)
+    rows["masked"] = np.zeros(num_envs, np.int32)
     return rows
 
 

@@ -23,7 +23,8 @@ from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
 from seedflow.envs.base import GroupEnv, Rows, write_first_flags
-from seedflow.envs.seeding import joint_seed, seed_integer
+from seedflow.envs.numbered import Position, numbered
+from seedflow.envs.seeding import env_ids_of, joint_seed, seed_integer
 from seedflow.errors import EnvironmentFault, SpecError
 from seedflow.specs import ArraySpec, EnvSpec, flatten_observation
 
@@ -223,8 +224,11 @@ def make_sync(
     seeds: Sequence[np.random.SeedSequence],
     label: str,
     frame_key: str | None = None,
+    position: Position | None = None,
 ) -> GymnasiumGroup:
     """Make `num_envs` environments from a callable, stepped one after the other under NEXT_STEP.
+
+    They say in `position` which of them is at work, and in notes on what they raise.
 
     Raises
     ------
@@ -247,7 +251,8 @@ def make_sync(
         return env
 
     try:
-        vector = SyncVectorEnv([make_checked] * num_envs, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        makers = numbered(make_checked, env_ids_of(seeds), position)
+        vector = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         return GymnasiumGroup(vector, seeds, label, frame_key)
     except Exception:
         for env in made:

@@ -13,8 +13,11 @@ import numpy as np
 from seedflow.config.tree import EnvConfig
 from seedflow.envs.atari import ATARI_PREFIX, AtariGroup, preprocessed
 from seedflow.envs.base import GroupEnv
+from seedflow.envs.finite import FiniteGroup
 from seedflow.envs.gymnasium_group import GymnasiumGroup, make_sync
 from seedflow.envs.names import did_you_mean
+from seedflow.envs.numbered import Position
+from seedflow.envs.seeding import env_ids_of
 from seedflow.envs.synthetic import SYNTHETIC_ID, SyntheticGroup, SyntheticSettings
 from seedflow.envs.wrappers import EnvWrapper, load_env_wrapper, parse_wrappers, wrap_rows
 from seedflow.errors import ConfigError, EnvironmentFault, SeedflowError
@@ -28,6 +31,7 @@ def make_group(
     num_envs: int,
     seeds: Sequence[np.random.SeedSequence],
     env_fn: EnvFn | None = None,
+    position: Position | None = None,
 ) -> GroupEnv:
     """Make `num_envs` environments that are stepped by one call.
 
@@ -41,6 +45,8 @@ def make_group(
         One per environment, see `seedflow.envs.seeding.env_seed`.
     env_fn
         Makes one environment, in place of ``env.id``.
+    position
+        Where environments that are stepped one after the other say which of them is at work.
 
     Raises
     ------
@@ -59,12 +65,13 @@ def make_group(
     env_wrappers = [load_env_wrapper(call) for call in per_env]
     label = "env_fn" if env_fn is not None else f"env.id = {env.id!r}"
     with _explained(label, EnvironmentFault if env_fn is not None else ConfigError):
-        group = _make_bare(env, num_envs, seeds, env_fn, env_wrappers, label)
+        group = _make_bare(env, num_envs, seeds, env_fn, env_wrappers, label, position)
     try:
-        return wrap_rows(group, on_rows)
+        group = wrap_rows(group, on_rows)
     except SeedflowError:
         group.close()
         raise
+    return FiniteGroup(group, env.on_nonfinite, env_ids_of(seeds), label)
 
 
 def _make_bare(
@@ -74,10 +81,11 @@ def _make_bare(
     env_fn: EnvFn | None,
     wrappers: Sequence[EnvWrapper],
     label: str,
+    position: Position | None,
 ) -> GroupEnv:
     """A group without its row wrappers."""
     if env_fn is not None:
-        return make_sync(_wrapped(env_fn, wrappers), num_envs, seeds, label)
+        return make_sync(_wrapped(env_fn, wrappers), num_envs, seeds, label, position=position)
     if env.id.startswith("seedflow/"):
         return _make_own(env, seeds, wrappers)
     if wrappers and env.vectorization == "entry_point":
@@ -90,7 +98,7 @@ def _make_bare(
         if vectorized:
             return AtariGroup(env.id, dict(env.kwargs), seeds)
         make_game = preprocessed(env.id, dict(env.kwargs))
-        return make_sync(_wrapped(make_game, wrappers), num_envs, seeds, label, frame_key="frame_number")
+        return make_sync(_wrapped(make_game, wrappers), num_envs, seeds, label, "frame_number", position)
     spec = _find_spec(env.id)
     has_entry_point = spec.vector_entry_point is not None and not spec.additional_wrappers
     if vectorized and (has_entry_point or env.vectorization == "entry_point"):
@@ -100,7 +108,7 @@ def _make_bare(
         made: gym.Env[Any, Any] = gym.make(spec, **{"disable_env_checker": True, **env.kwargs})
         return made
 
-    return make_sync(_wrapped(make_one, wrappers), num_envs, seeds, label)
+    return make_sync(_wrapped(make_one, wrappers), num_envs, seeds, label, position=position)
 
 
 def _make_own(

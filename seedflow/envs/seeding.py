@@ -45,6 +45,11 @@ def env_seed(run_seed: int, role: str, env_id: int, incarnation: int) -> np.rand
     return np.random.SeedSequence(run_seed, spawn_key=(ROLES[role], env_id, incarnation))
 
 
+def env_ids_of(seeds: Sequence[np.random.SeedSequence]) -> list[int]:
+    """The environment ids that seeds of `env_seed` belong to; those of other seeds are counted from 0."""
+    return [int(seed.spawn_key[1]) if len(seed.spawn_key) == 3 else i for i, seed in enumerate(seeds)]
+
+
 def seed_integer(seed: np.random.SeedSequence, draw: int = 0) -> int:
     """The `draw`-th integer of a seed, in [0, 2**31): what environments and C libraries accept."""
     return int(seed.generate_state(draw + 1)[draw]) >> 1

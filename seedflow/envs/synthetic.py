@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from seedflow.envs.base import GroupEnv, Rows, write_first_flags
-from seedflow.envs.seeding import joint_seed, seed_integer
+from seedflow.envs.seeding import env_ids_of, joint_seed, seed_integer
 from seedflow.errors import ConfigError
 from seedflow.specs import OBSERVATION_DTYPES, ArraySpec, EnvSpec
 
@@ -135,9 +135,7 @@ class SyntheticGroup(GroupEnv):
         )
         self.spec = EnvSpec((self._leaf,), settings.num_actions)
         self._rngs = [np.random.default_rng(seed_integer(seed)) for seed in seeds]
-        self._env_ids = [
-            int(seed.spawn_key[1]) if len(seed.spawn_key) == 3 else i for i, seed in enumerate(seeds)
-        ]
+        self._env_ids = env_ids_of(seeds)
         self._count = -1
         self._left = np.zeros(self.num_envs, np.int64)
         self._noise = self._make_noise(joint_seed(seeds)) if settings.content == "noise" else None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seedflow.errors import SpecError
+from seedflow.errors import NumericalError, SpecError
 
 MOVABLE_DTYPES = frozenset(
     {
@@ -84,6 +84,33 @@ def check_array(
     if tensor.device != device:
         raise SpecError(f"{name} is {describe(tensor)}: expected it on {device} like the others; move it")
     _raise_strides(name, tensor, leading)
+
+
+def check_floating(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Check that a tensor is float32, or float64 on CPU."""
+    if tensor.dtype is torch.float32 or (tensor.dtype is torch.float64 and device.type == "cpu"):
+        return
+    raise SpecError(f"{name} is {describe(tensor)}: expected dtype float32; convert it")
+
+
+def check_finite(**arrays: Tensor | None) -> None:
+    """Check that arrays hold neither an infinity nor a NaN; looks at every number, and waits for it.
+
+    Raises
+    ------
+    NumericalError
+        Names the first array that does, and the place.
+    """
+    for name, tensor in arrays.items():
+        if tensor is None or bool(tensor.isfinite().all()):
+            continue
+        places = (~tensor.isfinite()).nonzero().tolist()
+        where = f"{name}{places[0]}" if tensor.ndim else name
+        raise NumericalError(
+            f"{where} is {tensor[tuple(places[0])].item()} ({describe(tensor)}, not finite in {len(places)} "
+            f"of {tensor.numel()} places): expected finite numbers; look at what comes before it, such as "
+            "rewards, observations or a learning rate that is too large"
+        )
 
 
 def check_movable(name: str, tensor: Tensor, leading: int) -> None:

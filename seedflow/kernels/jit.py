@@ -23,14 +23,14 @@ llvm = cast(Any, cgutils)  # untyped
 def cpu_kernel(function: Function) -> Function:
     """Compile a function at its first call; it runs without the GIL, on the calling thread alone."""
     try:
-        return cast(Function, njit(nogil=True, cache=True)(function))
+        return cast(Function, njit(nogil=True, cache=True, error_model="numpy")(function))
     except RuntimeError as error:  # Numba found no directory to write its cache to
         logging.getLogger(__name__).warning(
             "%s is compiled anew in every process (%s): set NUMBA_CACHE_DIR to a writable directory",
             function.__name__,
             error,
         )
-        return cast(Function, njit(nogil=True)(function))
+        return cast(Function, njit(nogil=True, error_model="numpy")(function))
 
 
 def _copy_bytes(typing_context: Any, to: Any, source: Any, count: Any) -> Any:

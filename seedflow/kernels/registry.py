@@ -8,9 +8,12 @@ Each operation is also an operator of `torch.library`, under ``torch.ops.seedflo
 the twin directly, which is faster; while torch.compile traces, `twin` gives the operator, so that a
 graph does not break at a kernel.
 
+A twin joins by registering, as its module is imported. Those for CUDA, in `seedflow.kernels.cuda`, are
+imported when the first CUDA tensor needs one.
+
 Examples
 --------
-A CUDA twin joins by registering; the operation's public function then finds it for CUDA tensors::
+The operation's public function then finds it for tensors of that device::
 
     @register("recurrent_scatter", "cuda")
     def _recurrent_scatter_cuda(tables, rows, values): ...
@@ -18,10 +21,12 @@ A CUDA twin joins by registering; the operation's public function then finds it 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 Twin = Callable[..., None]
 
@@ -51,6 +56,32 @@ def define(operation: str, parameters: str) -> None:
     _library.impl(operation, call("cpu"), "CPU")
     _library.impl(operation, call("cuda"), "CUDA")
     torch.library.register_fake(f"seedflow::{operation}", lambda *arguments: None, lib=_library)
+
+
+def define_functional(
+    schema: str,
+    implementation: Callable[..., tuple[Tensor, ...]],
+    fake: Callable[..., tuple[Tensor, ...]],
+    keep: Callable[..., None],
+    backward: Callable[..., tuple[Tensor | None, ...]],
+) -> None:
+    """Add an operator that returns new tensors and can be differentiated, for graphs.
+
+    Parameters
+    ----------
+    schema
+        Name, parameters and results in the language of `torch.library`.
+    implementation, fake
+        What it computes, with contents and without.
+    keep, backward
+        As in `torch.library.register_autograd`.
+    """
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, implementation, key)
+    torch.library.register_fake(f"seedflow::{name}", fake, lib=_library)
+    torch.library.register_autograd(f"seedflow::{name}", backward, setup_context=keep, lib=_library)
 
 
 def register(operation: str, device_type: str) -> Callable[[Twin], Twin]:
@@ -89,6 +120,11 @@ def twin(operation: str, device_type: str) -> Twin:
     return _pick(operation, device_type)
 
 
+def constant(tensor: Tensor) -> Tensor:
+    """Return a tensor without its part in the graph, at little cost where it has none."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
 def twins(operation: str) -> Mapping[str, Twin]:
     """Return all twins of `operation` by device type."""
     return dict(_twins[operation])
@@ -101,4 +137,6 @@ def operations() -> tuple[str, ...]:
 
 def _pick(operation: str, device_type: str) -> Twin:
     registered = _twins[operation]
+    if device_type == "cuda" and device_type not in registered:
+        importlib.import_module("seedflow.kernels.cuda.twins")
     return registered.get(device_type) or registered[PORTABLE]

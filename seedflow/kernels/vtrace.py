@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from seedflow.kernels import checks
+from seedflow.kernels.elementary import exp
 from seedflow.kernels.jit import cpu_kernel
-from seedflow.kernels.registry import define, register, twin
+from seedflow.kernels.registry import constant, define, register, twin
 
 define(
     "vtrace",
@@ -114,18 +115,15 @@ def vtrace(
     if valid is not None:
         checks.check_array("valid", valid, shape, torch.bool, device, axes)
     if out is None:
-        out = VTraceReturns(
-            torch.empty(shape, dtype=torch.float32, device=device),
-            torch.empty(shape, dtype=torch.float32, device=device),
-        )
+        out = VTraceReturns(torch.empty_like(rewards), torch.empty_like(rewards))
     else:
         checks.check_array("out.vs", out.vs, shape, torch.float32, device, axes)
         checks.check_array("out.advantages", out.advantages, shape, torch.float32, device, axes)
     twin("vtrace", device.type)(
-        log_rhos.detach(),
-        rewards.detach(),
-        discounts.detach(),
-        values.detach(),
+        constant(log_rhos),
+        constant(rewards),
+        constant(discounts),
+        constant(values),
         valid,
         rho_bar,
         c_bar,
@@ -203,29 +201,6 @@ def _vtrace_cpu(
 
 
 @cpu_kernel
-def _exp(x: np.float32) -> np.float32:
-    """Compute exp within 1e-7 relative; a polynomial, since a library call would not vectorize.
-
-    exp(x) = 2^n exp(r) with r = x - n log 2 in [-log 2 / 2, log 2 / 2]; coefficients of Cephes' expf.
-    Beyond [-87, 88] the result stays at the bound's.
-    """
-    bounded = x if x > np.float32(-87.0) else np.float32(-87.0)
-    bounded = bounded if bounded < np.float32(88.0) else np.float32(88.0)
-    n = np.floor(bounded * np.float32(1.44269504) + np.float32(0.5))
-    r = bounded - n * np.float32(0.693359375)  # log 2 in two parts, the first one exact
-    r = r - n * np.float32(-2.12194440e-4)
-    p = np.float32(1.9875691500e-4)
-    p = p * r + np.float32(1.3981999507e-3)
-    p = p * r + np.float32(8.3334519073e-3)
-    p = p * r + np.float32(4.1665795894e-2)
-    p = p * r + np.float32(1.6666665459e-1)
-    p = p * r + np.float32(5.0000001201e-1)
-    p = p * r * r + r + np.float32(1.0)
-    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return x if x != x else p * power
-
-
-@cpu_kernel
 def _row(
     log_rho_t: np.ndarray,
     r_t: np.ndarray,
@@ -244,7 +219,7 @@ def _row(
 ) -> None:
     zero = np.float32(0.0)
     for b in range(log_rho_t.shape[0]):
-        ratio = _exp(log_rho_t[b])
+        ratio = exp(log_rho_t[b])
         rho = rho_bar if ratio > rho_bar else ratio
         c = trace_decay * (c_bar if ratio > c_bar else ratio)
         pg_rho = pg_rho_bar if ratio > pg_rho_bar else ratio

@@ -92,7 +92,10 @@ class SharedArena(Arena):
         items = math.prod(shape)
         nbytes = max(1, items * torch.empty((), dtype=dtype).element_size())
         offset, self._end = self._end, self._end + -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         try:
+            if self._end > installed:  # else the kernel would give memory until there is none left
+                raise OSError(f"this machine has {installed / 2**20:.0f} MiB")
             if self._inherited is None:
                 os.posix_fallocate(self.fds[0], offset, self._end - offset)
             memory = mmap.mmap(self.fds[0], nbytes, offset=offset)

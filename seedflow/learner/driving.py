@@ -27,10 +27,14 @@ from seedflow.learner.threads import LoopThreads, serving_loop, training_loops
 from seedflow.learner.training_process import TrainingProcess
 from seedflow.networks.devices import pick_device
 from seedflow.rpc.control import ControlServer
+from seedflow.rpc.leases import Lease
 
 log = logging.getLogger(__name__)
 
 JOIN_SECONDS = 60.0
+
+Report = Callable[[str], None]
+Silent = Callable[[Lease], None]
 
 
 class DrivenLearner(ABC):
@@ -83,9 +87,9 @@ class DrivenLearner(ABC):
 class OneProcess(DrivenLearner):
     """All loops as threads of this process."""
 
-    def __init__(self, start: LearnerStart, control: ControlServer, report: Callable[[str], None]) -> None:
+    def __init__(self, start: LearnerStart, control: ControlServer, report: Report, silent: Silent) -> None:
         config = start.config
-        self._learner = learner = Learner(config, start.spec, control, start.run_dir, report)
+        self._learner = learner = Learner(config, start.spec, control, start.run_dir, report, silent)
         try:
             self.attempt = learner.restore() if start.resume else 0
         except BaseException:
@@ -121,7 +125,7 @@ class OneProcess(DrivenLearner):
 class TwoProcesses(DrivenLearner):
     """Inference as a thread of this process, prefetch and training in a child."""
 
-    def __init__(self, start: LearnerStart, control: ControlServer, report: Callable[[str], None]) -> None:
+    def __init__(self, start: LearnerStart, control: ControlServer, report: Report, silent: Silent) -> None:
         config, spec = start.config, start.spec
         with ExitStack() as stack:
             algorithm = make_algorithm(config, spec)
@@ -140,7 +144,7 @@ class TwoProcesses(DrivenLearner):
                     report,
                 )
             )
-            self._serving = serving = Serving(config, algorithm, shared, control, report)
+            self._serving = serving = Serving(config, algorithm, shared, control, report, silent)
             self.attempt = self._training.await_ready()
             # The checkpoint is the other process's, which does not act: go on with a stream of its own.
             seed = torch_seed(config.seed, "sampling", self.attempt)
@@ -176,8 +180,21 @@ class TwoProcesses(DrivenLearner):
         self._stack.close()
 
 
-def make_learner(start: LearnerStart, control: ControlServer, report: Callable[[str], None]) -> DrivenLearner:
+def make_learner(
+    start: LearnerStart, control: ControlServer, report: Report, silent: Silent
+) -> DrivenLearner:
     """The learner as `train.runs_in` wants it.
+
+    Parameters
+    ----------
+    start
+        What the learner was told.
+    control
+        Where actors ring.
+    report
+        Called with a line about something that a person should know.
+    silent
+        Called with a lease from which nothing was heard for too long.
 
     Raises
     ------
@@ -188,7 +205,7 @@ def make_learner(start: LearnerStart, control: ControlServer, report: Callable[[
     separate = config.train.runs_in == "process"
     if config.train.runs_in == "auto":
         separate = pick_device(config.device).type == "cpu"
-    return (TwoProcesses if separate else OneProcess)(start, control, report)
+    return (TwoProcesses if separate else OneProcess)(start, control, report, silent)
 
 
 def training_threads(config: Config) -> int:

@@ -36,6 +36,9 @@ from seedflow.rpc.leases import Lease
 from seedflow.rpc.slab import REPLY_SCALARS
 from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
 
+FAULT_METRICS = {"raised": "actor/faults", "hung": "actor/hangs", "crashed": "actor/crashes"}
+MASKED = "env/masked"
+
 
 class InferenceLoop:
     """Serves whatever has rung; never waits for a batch to be full.
@@ -56,6 +59,8 @@ class InferenceLoop:
         Counters, where measurements go, and the run's config.
     report
         Called with a line about something that a person should know.
+    silent
+        Called with the lease of an actor of which nothing was heard for too long.
     """
 
     def __init__(
@@ -72,11 +77,15 @@ class InferenceLoop:
         metrics: Metrics,
         config: Config,
         report: Callable[[str], None],
+        silent: Callable[[Lease], None],
     ) -> None:
         self._transport, self._acting, self._weights = transport, acting, weights
         self._states, self._pool, self._storage = states, pool, storage
         self._unrolls, self._freed = unrolls, freed
         self._progress, self._metrics, self._report = progress, metrics, report
+        self._silent = silent
+        for name in (*FAULT_METRICS.values(), MASKED):
+            metrics.add(name, 0)
         settings = config.inference
         self._batcher = Batcher(settings.max_batch, settings.min_batch, settings.deadline_ms / 1000)
         slab = transport.slab
@@ -98,22 +107,30 @@ class InferenceLoop:
         self._leases: dict[int, Lease] = {}
         self._rows_of: dict[tuple[int, int], NDArray[np.int64]] = {}  # by lease id and group
         self._starved_since: float | None = None
+        metrics.add("inference/wait_slots_seconds", 0.0)
 
     def step(self, timeout: float) -> bool:
         """Serve one batch, waiting at most `timeout` seconds for events; returns whether it did."""
-        due = self._batcher.due_in(time.monotonic())
+        began = time.monotonic()
+        due = self._batcher.due_in(began)
         if due is not None and self._starved_since is None:
             timeout = min(timeout, due)
-        for event in self._transport.poll(timeout):
+        events = self._transport.poll(timeout)
+        if due is None:
+            self._metrics.add("inference/idle_seconds", time.monotonic() - began)
+        for event in events:
             match event:
                 case GroupRang(lease, group):
                     self._rang(lease, group)
                 case LeaseOpened(lease):
                     self._opened(lease)
-                case LeaseClosed(lease, reason):
+                case LeaseClosed(lease, reason, ending):
                     self._closed(lease, reason)
-                case FaultReported(lease, text):
-                    self._report(f"{lease.role} actor {lease.index}: {text}")
+                    if ending == "silent":
+                        self._silent(lease)
+                case FaultReported(lease, text, kind):
+                    self._metrics.add(FAULT_METRICS[kind])
+                    self._report(f"{lease.name}: {text}")
         self._pool.put_back(self._freed.take(self._freed.capacity))
         if self._evaluates:
             self._open_evaluation()
@@ -141,7 +158,7 @@ class InferenceLoop:
         for group in range(lease.groups):
             start = lease.block * self._block_rows + group * self._group_rows
             self._rows_of[lease.id, group] = np.arange(start, start + lease.envs)
-        self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) joined")
+        self._report(f"{lease.name} (generation {lease.generation}) joined")
 
     def _closed(self, lease: Lease, reason: str) -> None:
         if self._leases.pop(lease.id, None) is None:
@@ -152,7 +169,7 @@ class InferenceLoop:
         self._pool.drop(rows)
         self._episodes.drop(rows)
         self._evaluation.forget(rows)
-        self._report(f"{lease.role} actor {lease.index} (generation {lease.generation}) left: {reason}")
+        self._report(f"{lease.name} (generation {lease.generation}) left: {reason}")
 
     def _open_evaluation(self) -> None:
         leases = [lease for lease in self._leases.values() if lease.role == "eval"]
@@ -254,6 +271,8 @@ class InferenceLoop:
         returns, lengths = self._episodes.update(rows, reward, first, frames)
         self._progress.agent_steps += self._episodes.steps - steps
         self._progress.env_frames += self._episodes.frames - simulated
+        if host["masked"].any():
+            self._metrics.add(MASKED, int(host["masked"].sum()))
         self._metrics.add("episode/count", len(returns))
         if len(returns):
             self._metrics.observe("episode/return", returns)

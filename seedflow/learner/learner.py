@@ -17,6 +17,7 @@ from seedflow.learner.arena import Arena
 from seedflow.learner.serving import Serving
 from seedflow.learner.shared import Shared
 from seedflow.learner.trainer import Trainer
+from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import LearnerTransport
 from seedflow.specs import EnvSpec
 
@@ -34,6 +35,8 @@ class Learner:
         Where checkpoints go.
     report
         Called with a line about something that a person should know.
+    silent
+        Called with the lease of an actor of which nothing was heard for too long.
 
     Attributes
     ----------
@@ -52,6 +55,7 @@ class Learner:
         transport: LearnerTransport,
         run_dir: Path,
         report: Callable[[str], None],
+        silent: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
         self.config, self.report = config, report
         self.algorithm = make_algorithm(config, spec)
@@ -59,7 +63,7 @@ class Learner:
         self._shared = Shared(config, spec, self.algorithm, Arena(device))
         self.progress = self._shared.progress
         self.trainer = Trainer(config, spec, self.algorithm, self._shared, run_dir, transport.wake, report)
-        self.serving = Serving(config, self.algorithm, self._shared, transport, report)
+        self.serving = Serving(config, self.algorithm, self._shared, transport, report, silent)
         self.inference = self.serving.inference
         self.prefetch, self.training = self.trainer.prefetch, self.trainer.training
 

@@ -10,7 +10,9 @@ from seedflow.learner.inference import InferenceLoop
 from seedflow.learner.shared import Shared
 from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics, Rate
+from seedflow.metrics.bottleneck import IDLE, STARVED
 from seedflow.rollout import SlotPool, StateTable, UnrollStorage
+from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import LearnerTransport
 
 
@@ -29,6 +31,8 @@ class Serving:
         Where actors ring.
     report
         Called with a line about something that a person should know.
+    silent
+        Called with a lease from which nothing was heard for too long.
 
     Attributes
     ----------
@@ -45,6 +49,7 @@ class Serving:
         shared: Shared,
         transport: LearnerTransport,
         report: Callable[[str], None],
+        silent: Callable[[Lease], None],
     ) -> None:
         self.metrics = Metrics()
         self._shared, self._transport = shared, transport
@@ -52,6 +57,8 @@ class Serving:
             Rate("steps/agent", "rate/agent_steps_per_second"),
             Rate("steps/env_frames", "rate/env_frames_per_second"),
             Rate("train/updates", "rate/updates_per_second"),
+            Rate("inference/idle_seconds", IDLE),
+            Rate("inference/wait_slots_seconds", STARVED),
         ]
         storage = shared.storage
         nbytes = UnrollStorage.nbytes(
@@ -76,6 +83,7 @@ class Serving:
             self.metrics,
             config,
             report,
+            silent,
         )
 
     def wake(self) -> None:
@@ -92,12 +100,8 @@ class Serving:
         metrics.set("slots/free", self._pool.free)
         metrics.set("queue/unrolls", len(self._shared.unrolls))
         metrics.set("time/seconds", progress.seconds)
-        counts = self._transport.counts()
-        metrics.set("lease/active", counts.active)
-        metrics.set("lease/quarantined", counts.quarantined)
-        metrics.set("lease/registrations", counts.granted)
-        metrics.set("lease/dropped", counts.dropped)
-        metrics.set("actor/restarts", counts.restarts)
+        for name, value in self._transport.metrics().items():
+            metrics.set(name, value)
         values = metrics.snapshot() | trained
         for rate in self._rates:
             values |= rate.of(values)

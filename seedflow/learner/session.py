@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,11 +14,13 @@ from seedflow.learner.progress import Progress
 from seedflow.learner.start import LearnerStart
 from seedflow.learner.training_process import TrainingFailed
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
+from seedflow.private import private_directory
 from seedflow.roles import EXIT_DONE, EXIT_HOPELESS, RoleChannel, failure
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
+from seedflow.rpc.gateway_keeper import GatewayKeeper
 from seedflow.rpc.gateway_process import GatewayProcess
-from seedflow.rpc.leases import LeaseTable
+from seedflow.rpc.leases import Lease, LeaseTable
 from seedflow.rpc.listener import remove_socket
 from seedflow.rpc.slab import BlockLayout, Slab
 from seedflow.specs import EnvSpec
@@ -64,6 +65,11 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         log.info("%s", text)
         channel.send({"kind": "note", "text": text})
 
+    def silent(lease: Lease) -> None:
+        actor = {"role": lease.role, "index": lease.index, "generation": lease.generation}
+        channel.send({"kind": "silent", **actor})
+
+    private_directory(start.run_dir)
     config, spec = start.config, start.spec
     with ExitStack() as stack:
         layout = BlockLayout(spec, config.actor.groups, config.actor.envs_per_group)
@@ -82,11 +88,12 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
                 spec,
                 groups=layout.groups,
                 envs=layout.envs,
+                tls=start.tls,
             )
             stack.enter_context(gateway)
             gateway.start()
         try:
-            learner = stack.enter_context(make_learner(start, control, note))
+            learner = stack.enter_context(make_learner(start, control, note, silent))
         except SeedflowError as error:
             failed = error.failed if isinstance(error, TrainingFailed) else failure(error, retryable=False)
             channel.send(failed)
@@ -95,12 +102,17 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         sinks = make_sinks(config, start.run_dir, progress.agent_steps if start.resume else None)
         for sink in sinks:
             stack.enter_context(sink)
-        endpoint = Endpoint(str(control.path), None if gateway is None else gateway.address)
+        endpoint = Endpoint(
+            str(control.path),
+            None if gateway is None else gateway.address,
+            None if start.tls is None else start.tls.name,
+        )
+        keeper = None if gateway is None else GatewayKeeper(gateway, note)
         channel.send({"kind": "endpoint", "endpoint": endpoint.to_json(), "attempt": learner.attempt})
         channel.send({"kind": "state", "state": "running"})
         learner.start()
         try:
-            _report(learner, gateway, channel, sinks, note, config.metrics.every_seconds)
+            _report(learner, keeper, channel, sinks, config.metrics.every_seconds)
         finally:
             learner.finish()
         _publish(learner.measure(), progress, sinks, channel)
@@ -115,20 +127,19 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
 
 def _report(
     learner: DrivenLearner,
-    gateway: GatewayProcess | None,
+    keeper: GatewayKeeper | None,
     channel: RoleChannel,
     sinks: list[Sink],
-    note: Callable[[str], None],
     every_seconds: float,
 ) -> None:
     """Publish metrics every few seconds and keep the gateway up, until the learner ends or must."""
     report_at = time.monotonic() + every_seconds
     while not learner.wait(0.2) and not channel.stop_requested.is_set():
-        if gateway is not None and gateway.poll() is not None:
-            note(f"the gateway ended with code {gateway.poll()}; starting it again")
-            gateway.restart()
+        if keeper is not None:
+            keeper.look()
         if time.monotonic() >= report_at:
-            _publish(learner.measure(), learner.progress, sinks, channel)
+            kept = {} if keeper is None else keeper.metrics()
+            _publish(learner.measure() | kept, learner.progress, sinks, channel)
             report_at += every_seconds
 
 

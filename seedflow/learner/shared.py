@@ -9,7 +9,7 @@ from seedflow.learner.progress import Progress
 from seedflow.learner.weights import PublishedWeights
 from seedflow.rollout import UnrollStorage
 from seedflow.rollout.storage import VERSION
-from seedflow.rpc.slab import REPLY_SCALARS, REQUEST_SCALARS
+from seedflow.rpc.slab import COUNTED_SCALARS, REPLY_SCALARS, REQUEST_SCALARS
 from seedflow.specs import ArraySpec, EnvSpec
 
 
@@ -61,5 +61,5 @@ class Shared:
 
 def recorded_fields(spec: EnvSpec, record: tuple[ArraySpec, ...]) -> tuple[ArraySpec, ...]:
     """The fields that an unroll keeps per index, in order."""
-    inputs = [field for field in REQUEST_SCALARS if field.name != "frames"]
+    inputs = [field for field in REQUEST_SCALARS if field.name not in COUNTED_SCALARS]
     return (*spec.observation, *inputs, *REPLY_SCALARS, VERSION, *record)

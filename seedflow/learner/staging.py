@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seedflow.kernels.items import ItemCopier
-from seedflow.rpc.slab import Slab
+from seedflow.rpc.slab import COUNTED_SCALARS, Slab
 
 Group = tuple[int, int, int]
 """Block, group and the number of environments that it holds."""
@@ -65,7 +65,7 @@ class Staging:
         }
         hosts = {name: torch.from_numpy(array) for name, array in self._host.items()}
         self._tensors = hosts if device.type == "cpu" else {k: v.to(device) for k, v in hosts.items()}
-        self.recorded = {name: value for name, value in self._tensors.items() if name != "frames"}
+        self.recorded = {name: value for name, value in self._tensors.items() if name not in COUNTED_SCALARS}
         shared = [torch.from_numpy(slab.fields[name]) for name in self._host]
         self._copier = ItemCopier(list(hosts.values()), shared, axes=(1, 2))
         self._batch_rows, self._block_rows = np.arange(max_batch), np.arange(slab.layout.rows)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seedflow.config import Config
-from seedflow.errors import ConfigError
+from seedflow.errors import ConfigError, TransportError
 from seedflow.roles import Message
+from seedflow.rpc.tls import Tls
 from seedflow.specs import EnvSpec
 
 
@@ -21,6 +22,8 @@ class LearnerStart:
         Address that the gateway binds: the Dask worker's own.
     resume
         Go on from the run's newest checkpoint.
+    tls
+        The worker's certificate, where the Dask cluster uses TLS.
     """
 
     config: Config
@@ -28,6 +31,7 @@ class LearnerStart:
     run_dir: Path
     host: str
     resume: bool
+    tls: Tls | None = None
 
     @classmethod
     def parse(cls, message: Message) -> LearnerStart:
@@ -45,8 +49,9 @@ class LearnerStart:
                 run_dir=Path(message["run_dir"]),
                 host=str(message["host"]),
                 resume=bool(message["resume"]),
+                tls=Tls.from_json(message.get("tls")),
             )
         except KeyError as error:
             raise ConfigError(f"the learner's start message lacks {error}") from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, TransportError) as error:
             raise ConfigError(f"the learner's start message is wrong: {error}") from error

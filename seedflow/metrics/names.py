@@ -133,6 +133,21 @@ METRICS: tuple[MetricName, ...] = (
         "counter",
         "Time inference stood still because no unroll slot was free.",
     ),
+    MetricName(
+        "inference/idle_seconds",
+        "s",
+        "counter",
+        "Time inference waited because no environment asked for actions.",
+    ),
+    MetricName(
+        "share/inference_idle", "1", "rate", "Slope of `inference/idle_seconds`: a share of the time."
+    ),
+    MetricName(
+        "share/inference_starved",
+        "1",
+        "rate",
+        "Slope of `inference/wait_slots_seconds`: the share of the time without a free unroll slot.",
+    ),
     MetricName("cpu/inference_seconds", "s", "gauge", "CPU time of the inference loop's thread."),
     MetricName("cpu/prefetch_seconds", "s", "gauge", "CPU time of the prefetch loop's thread."),
     MetricName("cpu/training_seconds", "s", "gauge", "CPU time of the training loop's thread."),
@@ -152,13 +167,116 @@ METRICS: tuple[MetricName, ...] = (
         "Leases that ended, for whatever reason, since the learner began.",
     ),
     MetricName("lease/registrations", "leases", "counter", "Leases granted since the learner began."),
+    MetricName(
+        "lease/slowest_seconds",
+        "s",
+        "gauge",
+        "How long the slowest actor has let the learner wait for any of its groups.",
+    ),
+    MetricName("lease/dropped_closed", "leases", "counter", "Those whose actor ended, or its connection."),
+    MetricName(
+        "lease/dropped_silent", "leases", "counter", "Those of which nothing was heard: stopped, or cut off."
+    ),
+    MetricName(
+        "lease/dropped_protocol", "leases", "counter", "Those that sent no message, or one out of turn."
+    ),
+    MetricName("lease/dropped_unread", "leases", "counter", "Those that did not read their actions."),
+    MetricName("lease/dropped_superseded", "leases", "counter", "Those that a newer generation took over."),
+    MetricName("lease/refused", "registrations", "counter", "Registrations that got no lease."),
+    MetricName("lease/refused_token", "registrations", "counter", "Those without the run's token."),
+    MetricName("lease/refused_version", "registrations", "counter", "Those of another release's protocol."),
+    MetricName(
+        "lease/refused_mismatch",
+        "registrations",
+        "counter",
+        "Those with other arrays or sizes (fingerprint).",
+    ),
+    MetricName(
+        "lease/refused_duplicate", "registrations", "counter", "Those of an actor that is connected already."
+    ),
+    MetricName(
+        "lease/refused_stale", "registrations", "counter", "Those of an older generation than is connected."
+    ),
+    MetricName("lease/refused_full", "registrations", "counter", "Those for which there was no room."),
+    MetricName(
+        "control/strays",
+        "connections",
+        "counter",
+        "Connections that did not register, or said something else.",
+    ),
+    MetricName("control/strangers", "connections", "counter", "Connections of other users."),
+    MetricName(
+        "control/exhausted", "times", "counter", "How often connections waited for a free file descriptor."
+    ),
+    MetricName("gateway/restarts", "restarts", "counter", "How often the gateway was started again."),
+    MetricName("gateway/streams", "streams", "gauge", "Open gRPC streams."),
+    MetricName("gateway/pending", "streams", "gauge", "Those of them that have not registered yet."),
+    MetricName("gateway/refused_token", "streams", "counter", "Streams without the run's token."),
+    MetricName(
+        "gateway/unregistered",
+        "streams",
+        "counter",
+        "Streams that did not register in time, or too many at once.",
+    ),
+    MetricName(
+        "gateway/malformed", "streams", "counter", "Streams that sent no message, or one out of turn."
+    ),
+    MetricName(
+        "gateway/broken",
+        "streams",
+        "counter",
+        "Streams that ended with their connection, or for a message that is too large.",
+    ),
     MetricName("actor/restarts", "restarts", "counter", "Actors that were replaced since the learner began."),
+    MetricName("actor/faults", "faults", "counter", "Exceptions of environments."),
+    MetricName(
+        "actor/hangs", "faults", "counter", "Environments that did not return, actors that fell silent."
+    ),
+    MetricName(
+        "actor/crashes", "faults", "counter", "Actors whose process was ended, by an environment or not."
+    ),
+    MetricName(
+        "env/masked",
+        "numbers",
+        "counter",
+        "NaN and infinity in observations and rewards, replaced by 0 (`env.on_nonfinite=mask`).",
+    ),
     MetricName("train/updates", "updates", "counter", "Steps of the optimizer."),
     MetricName(
         "loss/*",
         "1",
         "distribution",
         "What the algorithm reports of an update: terms of the loss, gradient norm, learning rate.",
+    ),
+    MetricName("replay/sequences", "sequences", "gauge", "Sequences that the replay holds."),
+    MetricName(
+        "replay/chunks", "chunks", "gauge", "Chunks that it holds, those of sequences in the making included."
+    ),
+    MetricName("replay/bytes", "bytes", "gauge", "Memory of these chunks, kept below `replay.memory_gib`."),
+    MetricName(
+        "replay/compression", "1", "gauge", "Bytes of all inserted chunks before encoding over those after."
+    ),
+    MetricName("replay/inserted", "sequences", "counter", "Sequences that were completed."),
+    MetricName("replay/sampled", "sequences", "counter", "Sequences that were sampled."),
+    MetricName(
+        "replay/balance",
+        "sequences",
+        "gauge",
+        "Samples that inserts allow and that were not taken yet (`replay.samples_per_insert`); negative: "
+        "training is ahead.",
+    ),
+    MetricName("replay/evicted", "sequences", "counter", "Sequences that made room for newer ones."),
+    MetricName(
+        "replay/evicted_for_memory",
+        "sequences",
+        "counter",
+        "Those of them that went before the capacity was reached, for lack of memory.",
+    ),
+    MetricName(
+        "replay/stale", "sequences", "counter", "Updates of priorities that came after the sequence had gone."
+    ),
+    MetricName(
+        "replay/snapshot_lock_ms", "ms", "gauge", "How long the last checkpoint held up inserts and samples."
     ),
     MetricName("time/seconds", "s", "gauge", "Running time of the run, interruptions left out."),
 )

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
 from seedflow.errors import ConfigError
-
-if TYPE_CHECKING:
-    import torch
-
-NO_CUDA = (
-    "device = 'cuda', but torch sees no CUDA device on this host; use device=cpu, or install a CUDA build of "
-    "torch and check nvidia-smi"
-)
+from seedflow.kernels.cuda.installation import check_installed
 
 
 def pick_device(device: str) -> torch.device:
@@ -21,13 +14,15 @@ def pick_device(device: str) -> torch.device:
     Raises
     ------
     ConfigError
-        For ``cuda`` without a GPU.
+        For ``cuda`` without a GPU, and for a GPU without the package that its kernels need.
     """
-    import torch
-
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
-        raise ConfigError(NO_CUDA)
+        raise ConfigError(
+            "device = 'cuda', but torch sees no CUDA device on this host; use device=cpu, or install a CUDA "
+            "build of torch and check nvidia-smi"
+        )
     if device == "cpu" or not available:
         return torch.device("cpu")
+    check_installed()
     return torch.device("cuda")

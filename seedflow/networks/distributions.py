@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seedflow import kernels
+
 
 def sample_categorical(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Sample actions by an exponential race.
+    """Sample actions.
 
     Parameters
     ----------
@@ -20,12 +22,6 @@ def sample_categorical(logits: Tensor, generator: torch.Generator) -> tuple[Tens
     -------
     actions, log_probs
         int64 and float32, both ``[...]``.
-
-    Notes
-    -----
-    ``argmin_a E_a / p_a`` with ``E_a ~ Exp(1)`` is distributed as p: the minimum of exponential clocks.
     """
-    log_probs = torch.log_softmax(logits, dim=-1)
-    race = torch.empty_like(logits).exponential_(generator=generator).log_()
-    actions = (log_probs - race).argmax(dim=-1)
-    return actions, log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    action, log_prob, _ = kernels.sample_categorical(logits.contiguous(), generator)
+    return action, log_prob

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-CHUNK_OVERHEAD = 300
-"""Bytes that a chunk takes besides its arrays: objects and entries of the store (measured, rounded up)."""
+CHUNK_OVERHEAD = 450
+"""Bytes that a chunk takes besides its arrays: objects, its entries in store and table (measured)."""
 
-ARRAY_OVERHEAD = 56
+ARRAY_OVERHEAD = 64
 """Bytes that one encoded array takes besides its content: object header, reference, rounding."""
 
 

@@ -27,11 +27,12 @@ from numcodecs import zstd
 from numpy.typing import NDArray
 
 from seedflow.errors import DamagedChunk, SpecError
+from seedflow.replay.zstd import decompress
 
 LEVEL = 1
 CHECKSUM_BYTES = 4
 _MAGIC = b"\x28\xb5\x2f\xfd"
-_RESIDUE = 0x48674BC7  # the CRC32C of any bytes followed by their CRC32C
+RESIDUE = 0x48674BC7  # the CRC32C of any bytes followed by their CRC32C
 
 
 def encode(array: NDArray[np.generic], compress: bool) -> bytes:
@@ -67,8 +68,8 @@ def decode_bytes(data: bytes, out: memoryview, compress: bool) -> None:
         raise DamagedChunk(f"a zstd frame declares a content of {size} bytes instead of {len(out)}")
     if size:
         try:
-            zstd.decompress(memoryview(data)[:-CHECKSUM_BYTES], out)
-        except (RuntimeError, ValueError) as error:
+            decompress(data, len(data) - CHECKSUM_BYTES, out)
+        except RuntimeError as error:
             raise DamagedChunk(f"a zstd frame cannot be decompressed: {error}") from error
 
 
@@ -80,8 +81,13 @@ def checked(data: bytes) -> None:
     DamagedChunk
         When it is wrong.
     """
-    if len(data) < CHECKSUM_BYTES or google_crc32c.value(data) != _RESIDUE:
+    if not is_sound(data):
         raise DamagedChunk(f"the checksum of an encoded array of {len(data)} bytes is wrong")
+
+
+def is_sound(data: bytes) -> bool:
+    """Whether the checksum at the end of an encoded array is right."""
+    return len(data) >= CHECKSUM_BYTES and google_crc32c.value(data) == RESIDUE
 
 
 def content_size(data: bytes) -> int | None:

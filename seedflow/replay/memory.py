@@ -79,7 +79,7 @@ def plan_memory(spec: ReplaySpec, config: ReplayConfig, report: Callable[[str], 
     least += arrays * (CHECKSUM_BYTES + ARRAY_OVERHEAD) + chunks * CHUNK_OVERHEAD
     plan = MemoryPlan(config.capacity, spec.length, chunks * spec.chunk, raw, least, limit)
     if least > limit:
-        fits = int(config.capacity * limit / least)
+        fits = max(1, config.capacity * limit // least - spec.chunks_per_sequence)
         raise ConfigError(
             f"replay.capacity = {config.capacity} takes at least {gib(least)} for what does not compress "
             f"({', '.join(a.name for a in kept)}), and {gib(limit)} are allowed "

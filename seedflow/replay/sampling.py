@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seedflow.errors import ConfigError, DamagedChunk
 from seedflow.replay.chunks import Chunk
-from seedflow.replay.codec import decode_bytes
+from seedflow.replay.codec import CHECKSUM_BYTES, decode_bytes, is_sound
 from seedflow.replay.layout import ReplaySpec
 from seedflow.replay.limiter import LimiterStatus
 from seedflow.specs import ArraySpec
@@ -41,8 +42,9 @@ class SequenceBatch:
         self.spec, self.size = spec, size
         self.fields = {a.name: np.zeros((size, spec.length, *a.shape), a.dtype) for a in spec.fields}
         self.state = tuple(np.zeros((size, *a.shape), a.dtype) for a in spec.state)
-        self._fields = [_Target(spec, a, self.fields[a.name], spec.length * a.nbytes) for a in spec.fields]
-        self._state = [_Target(spec, a, s, a.nbytes) for a, s in zip(spec.state, self.state, strict=True)]
+        self._fields = [_target(spec, array, self.fields[array.name]) for array in spec.fields]
+        state = zip(spec.state, self.state, strict=True)
+        self._all = self._fields + [_target(spec, array, table) for array, table in state]
 
     @property
     def nbytes(self) -> int:
@@ -57,32 +59,37 @@ class SequenceBatch:
         DamagedChunk
             When one is not what was stored; names chunk and array.
         """
-        fields = len(self._fields)
+        # Most arrays are small: what is done for each of them costs more than their bytes do.
         for k, chunk in enumerate(chain):
-            for target, data in zip(self._fields, chunk.data[:fields], strict=True):
-                target.decode(chunk, data, row, k)
-        for target, data in zip(self._state, chain[0].data[fields:], strict=True):
-            target.decode(chain[0], data, row, 0)
+            targets = self._fields if k else self._all
+            for target, data in zip(targets, chunk.data, strict=False):
+                begin = row * target.row + k * target.step
+                size = target.size
+                if not target.compressed and len(data) == size + CHECKSUM_BYTES and is_sound(data):
+                    target.out[begin : begin + size] = data[:size]
+                    continue
+                try:
+                    decode_bytes(data, target.out[begin : begin + size], target.compressed)
+                except DamagedChunk as error:
+                    raise DamagedChunk(f"chunk {chunk.id} of the replay, {target.name}: {error}") from error
 
 
-class _Target:
-    """Where one array of a chunk goes within a batch."""
+class _Target(NamedTuple):
+    """Where one array of a chunk goes within a batch, in bytes."""
 
-    __slots__ = ("_bytes", "_chunk", "_compressed", "_name", "_row", "_step")
+    name: str
+    compressed: bool
+    out: memoryview
+    row: int  # from one row of the batch to the next
+    step: int  # from one chunk of a sequence to the next
+    size: int  # of a chunk
 
-    def __init__(self, spec: ReplaySpec, array: ArraySpec, batch: NDArray[np.generic], row: int) -> None:
-        self._name, self._compressed = array.name, spec.compressed(array)
-        self._bytes = batch.reshape(-1).view(np.uint8).data
-        self._row = row  # bytes from one row of the batch to the next
-        self._step = spec.chunk * array.nbytes  # and from one chunk to the next
-        self._chunk = array.nbytes * (1 if array in spec.state else spec.rows)
 
-    def decode(self, chunk: Chunk, data: bytes, row: int, k: int) -> None:
-        begin = row * self._row + k * self._step
-        try:
-            decode_bytes(data, self._bytes[begin : begin + self._chunk], self._compressed)
-        except DamagedChunk as error:
-            raise DamagedChunk(f"chunk {chunk.id} of the replay, {self._name}: {error}") from error
+def _target(spec: ReplaySpec, array: ArraySpec, batch: NDArray[np.generic]) -> _Target:
+    out = batch.reshape(-1).view(np.uint8).data
+    row = len(out) // len(batch)
+    size = array.nbytes * (1 if array in spec.state else spec.rows)
+    return _Target(array.name, spec.compressed(array), out, row, spec.chunk * array.nbytes, size)
 
 
 @dataclass(frozen=True)

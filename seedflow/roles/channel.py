@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import mmap
 import os
 import select
 import signal
@@ -17,10 +18,21 @@ from typing import Any, NoReturn
 
 from seedflow.errors import TransportError
 from seedflow.roles.family import end_members, kill_members
-from seedflow.roles.messages import EXIT_FAILED, MAX_LINE, MAX_START_LINE, Message, decode, encode, failure
+from seedflow.roles.messages import (
+    BOARD_SIZE,
+    EXIT_FAILED,
+    MAX_LINE,
+    MAX_START_LINE,
+    Message,
+    decode,
+    encode,
+    failure,
+)
 
 MAX_QUEUED = 256
-"""Messages, and apart from them metrics, that wait for a supervisor that does not read."""
+"""Messages, and apart from them those of each kind that may be dropped, that wait for the supervisor."""
+DROPPABLE = ("metrics", "note")
+"""The newest ones are worth more than those before, and whoever sends them says the same in the log."""
 ORPHAN_SECONDS = 5.0
 """How long a role whose supervisor is gone may take to stop."""
 CHILD_SECONDS = 1.0
@@ -46,10 +58,13 @@ class RoleChannel:
     endpoint
         The newest ``endpoint`` message's content: where the learner is after it was placed again. None
         until there was one.
+    board
+        `BOARD_SIZE` bytes that the supervisor can read even after the role has crashed; what they mean is the
+        role's affair.
     fault
         The `TransportError` of a malformed line, or None.
-    dropped_metrics
-        Metrics messages dropped because the supervisor did not read.
+    dropped
+        Metrics and notes dropped because the supervisor did not read.
     at_forced_exit
         Called, from another thread, where an orphan is ended in the middle of its work.
     """
@@ -69,8 +84,9 @@ class RoleChannel:
         self.stop_requested = threading.Event()
         self.orphaned = threading.Event()
         self.endpoint: Message | None = None
+        self.board = mmap.mmap(-1, BOARD_SIZE)
         self.fault: TransportError | None = None
-        self.dropped_metrics = 0
+        self.dropped = 0
         self.at_forced_exit: Callable[[], None] = lambda: None
 
     @classmethod
@@ -106,6 +122,9 @@ class RoleChannel:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         os.register_at_fork(after_in_child=channel._after_fork)
         channel.start = channel._read_start(start_seconds)
+        if isinstance(board := channel.start.get("board"), int):
+            channel.board = mmap.mmap(board, BOARD_SIZE)
+            os.close(board)
         threading.Thread(target=channel._watch, name="role-watch", daemon=True).start()
         threading.Thread(target=channel._write, name="role-write", daemon=True).start()
         return channel
@@ -113,18 +132,19 @@ class RoleChannel:
     def send(self, message: Message) -> None:
         """Queue a message for the supervisor; never blocks.
 
-        Where the supervisor does not read, the oldest metrics make room and are counted; too many other
-        messages are an error.
+        Where the supervisor does not read, or not that fast, the oldest metrics and notes make room and are
+        counted; too many other messages are an error.
         """
         kind, line = str(message["kind"]), encode(message)
+        shared = kind if kind in DROPPABLE else ""
         with self._changed:
-            queued = [item for item in self._queue if (item[0] == "metrics") == (kind == "metrics")]
+            queued = [item for item in self._queue if item[0] == shared]
             if len(queued) >= MAX_QUEUED and not self._broken:
-                if kind != "metrics":
+                if not shared:
                     raise TransportError(f"{MAX_QUEUED} messages wait for a supervisor that does not read")
                 self._queue.remove(queued[0])
-                self.dropped_metrics += 1
-            self._queue.append((kind, line))
+                self.dropped += 1
+            self._queue.append((shared, line))
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
@@ -140,6 +160,14 @@ class RoleChannel:
         end_members(os.getpid(), self._own_marker(), CHILD_SECONDS)
         self._done.set()
         self._wake(b"C")
+
+    def abandon(self, code: int) -> NoReturn:
+        """Send what is queued, and end the process and all that it has started, whatever it is doing."""
+        try:
+            self.flush(2.0)
+            kill_members(os.getpid(), self._own_marker())
+        finally:
+            os._exit(code)
 
     def _own_marker(self) -> str:
         return str(self.start.get("marker", ""))

@@ -17,6 +17,8 @@ EXIT_HOPELESS = 3
 
 MAX_LINE = 1 << 20
 """Bytes of one message."""
+BOARD_SIZE = 64
+"""Bytes of the memory that a role shares with its supervisor."""
 MAX_START_LINE = 64 << 20
 """Bytes of the start message, which may carry a pickled environment."""
 
@@ -43,12 +45,14 @@ def decode(line: bytes, sender: str) -> Message:
 
 
 def failure(error: BaseException, retryable: bool) -> Message:
-    """The ``failed`` message for an exception: its type, text and traceback."""
+    """The ``failed`` message for an exception: its type, text and traceback, and by what to know it again."""
     text = "".join(traceback.format_exception(error))
+    identity = getattr(error, "identity", None)
     return {
         "kind": "failed",
         "retryable": retryable,
         "exception": type(error).__name__,
         "message": str(error)[:4096],
+        "identity": str(error if identity is None else identity)[:4096],
         "traceback": text[-32768:],
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 from seedflow.errors import TransportError
 from seedflow.roles.family import kill_members
-from seedflow.roles.messages import MAX_LINE, MAX_START_LINE, Message, decode, encode
+from seedflow.roles.messages import BOARD_SIZE, MAX_LINE, MAX_START_LINE, Message, decode, encode
 
 
 class RoleProcess:
@@ -49,33 +49,43 @@ class RoleProcess:
         self.module = module
         self.log_path = Path(log_path)
         self._marker = f"SEEDFLOW_ROLE_{secrets.token_hex(8)}"
-        message = {**start, "kind": "start", "marker": self._marker}
-        self._outgoing = bytearray(encode(message, MAX_START_LINE))
         self._incoming = bytearray()
         self._lock = threading.RLock()
         self._returncode: int | None = None
         self._closed = False
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._board = bytes(BOARD_SIZE)
+        self._board_fd = os.memfd_create("seedflow-board", os.MFD_CLOEXEC)
         try:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                bufsize=0,
-                start_new_session=True,
-                pass_fds=inherited,
-                env=_child_environment({**(env or {}), self._marker: "1"}),
-            )
-        finally:
-            os.close(log)
+            os.ftruncate(self._board_fd, BOARD_SIZE)
+            message = {**start, "kind": "start", "marker": self._marker, "board": self._board_fd}
+            self._outgoing = bytearray(encode(message, MAX_START_LINE))
+            self._popen = self._start(env or {}, inherited)
+        except BaseException:
+            os.close(self._board_fd)
+            raise
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
         os.set_blocking(self._stdin.fileno(), False)
         os.set_blocking(self._stdout.fileno(), False)
         self._pump()
+
+    def _start(self, env: Mapping[str, str], inherited: Sequence[int]) -> subprocess.Popen[bytes]:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", self.module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=(self._board_fd, *inherited),
+                env=_child_environment({**env, self._marker: "1"}),
+            )
+        finally:
+            os.close(log)
 
     @property
     def pid(self) -> int:
@@ -136,6 +146,8 @@ class RoleProcess:
             code = self._popen.wait()
             self._returncode = 128 - code if code < 0 else code
             self._pump()
+            self._board = self.board()
+            os.close(self._board_fd)
             self._closed = True
             self._outgoing.clear()
             self._stdin.close()
@@ -159,6 +171,21 @@ class RoleProcess:
                 self._pump()
             time.sleep(0.02)
         return code
+
+    def crash(self, grace: float) -> int:
+        """End a role that does not react, and have its log say where it was; returns the exit code."""
+        deadline = time.monotonic() + grace
+        self._popen.send_signal(signal.SIGABRT)  # faulthandler writes every thread's stack
+        while (code := self.returncode()) is None:
+            if time.monotonic() >= deadline:
+                return self.kill()
+            time.sleep(0.02)
+        return code
+
+    def board(self) -> bytes:
+        """What the role's `RoleChannel.board` holds, or held at its end."""
+        with self._lock:
+            return self._board if self._closed else os.pread(self._board_fd, BOARD_SIZE, 0)
 
     def kill(self) -> int:
         """End the role and everything it has started, at once; returns the exit code."""

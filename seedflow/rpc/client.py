@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from seedflow.config.tree import RpcConfig
 from seedflow.errors import ConnectionLost
@@ -10,6 +11,7 @@ from seedflow.rpc.connection import Connection, Endpoint
 from seedflow.rpc.leases import Registration
 from seedflow.rpc.slab import BlockLayout
 from seedflow.rpc.slab_client import SlabConnection, SocketUnreachable
+from seedflow.rpc.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,7 @@ def connect(
     layout: BlockLayout,
     rpc: RpcConfig,
     heartbeat_seconds: float,
+    tls: Tls | None = None,
 ) -> Connection:
     """Connect to a learner and register: one attempt, within ``rpc.connect_seconds``.
 
@@ -60,5 +63,27 @@ def connect(
     from seedflow.rpc.grpc_client import GrpcConnection
 
     return GrpcConnection.open(
-        endpoint.gateway, token, registration, layout, rpc.connect_seconds, heartbeat_seconds
+        endpoint.gateway,
+        token,
+        registration,
+        layout,
+        rpc.connect_seconds,
+        heartbeat_seconds,
+        secured(endpoint, tls),
     )
+
+
+def secured(endpoint: Endpoint, tls: Tls | None) -> Tls | None:
+    """What this actor shows to the gateway: its own certificate, and the name that it expects there.
+
+    Raises
+    ------
+    ConnectionLost
+        If one of the two ends has a certificate and the other has none.
+    """
+    if (endpoint.name is None) != (tls is None):
+        have, lack = ("gateway", "actor") if tls is None else ("actor", "gateway")
+        raise ConnectionLost(
+            f"the {have} uses TLS and the {lack} does not; give all workers of the Dask cluster certificates"
+        )
+    return None if tls is None or endpoint.name is None else replace(tls, name=endpoint.name)

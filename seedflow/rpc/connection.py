@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from seedflow.errors import TransportError
 from seedflow.rpc.leases import Lease
-from seedflow.rpc.messages import ExitCode
+from seedflow.rpc.messages import ExitCode, FaultKind
 from seedflow.rpc.slab import Block
 
 log = logging.getLogger(__name__)
@@ -50,20 +50,23 @@ class Endpoint:
         Path of the control socket on the learner's host, or None.
     gateway
         ``host:port`` of the gRPC gateway, or None.
+    name
+        The name in the gateway's certificate; None where it does not use TLS.
     """
 
     socket: str | None = None
     gateway: str | None = None
+    name: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"socket": self.socket, "gateway": self.gateway}
+        return {"socket": self.socket, "gateway": self.gateway, "name": self.name}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Endpoint:
-        for name in ("socket", "gateway"):
+        for name in ("socket", "gateway", "name"):
             if not isinstance(value.get(name), str | None):
                 raise TransportError(f"endpoint's {name} = {value[name]!r}: expected text or null")
-        return cls(value.get("socket"), value.get("gateway"))
+        return cls(value.get("socket"), value.get("gateway"), value.get("name"))
 
 
 class Connection(ABC):
@@ -78,10 +81,13 @@ class Connection(ABC):
         What the learner granted.
     block : Block
         The memory in which the rows lie.
+    encrypted : bool
+        Whether what travels is encrypted.
     """
 
     lease: Lease
     block: Block
+    encrypted: bool = False
 
     @property
     def lease_id(self) -> int:
@@ -133,8 +139,12 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    def report_fault(self, text: str) -> None:
-        """Tell the learner why this actor is about to end. Best effort, waits no longer than a second."""
+    def report_fault(self, text: str, kind: FaultKind = "raised") -> None:
+        """Tell the learner why this actor is about to end, or why the one before it did.
+
+        Best effort, waits no longer than a second. May be called by another thread while the one that
+        owns the connection is in an environment.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -11,7 +11,6 @@ end-of-file tells that nobody writes into its block any more.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import os
 import select
@@ -21,11 +20,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from seedflow.rpc.leases import DroppedLease, Lease, LeaseCounts, LeaseTable, RefusedLease
+from seedflow.rpc.admission import objection
+from seedflow.rpc.leases import DroppedLease, Ending, Lease, LeaseCounts, LeaseTable, RefusedLease
 from seedflow.rpc.listener import Listener
 from seedflow.rpc.messages import (
     MAX_MESSAGE,
-    PROTOCOL_VERSION,
     REPLIES,
     RING,
     ExitCode,
@@ -41,6 +40,7 @@ from seedflow.rpc.messages import (
     encode,
     send_granted,
 )
+from seedflow.rpc.peers import Peer
 from seedflow.rpc.slab import BlockLayout, Slab
 from seedflow.rpc.transport import (
     Event,
@@ -55,22 +55,12 @@ log = logging.getLogger(__name__)
 
 REGISTER_SECONDS = 5.0  # a connection that has not registered by then is closed
 MAX_PENDING = 1024  # connections that have not registered yet
+MAX_FAULTS = 8  # of one lease: each is logged and shown to people
 TICK_SECONDS = 1.0
+PAUSE_SECONDS = 5.0  # a tick that is late by more says that this very process was stopped
 PASSES = 4  # one message of each connection a pass; bounds what a flooding peer can take of a poll
 ACCEPTS = 64  # a pass
 GONE = select.EPOLLHUP | select.EPOLLERR
-
-
-class _Peer:
-    """One accepted connection: pending, then the owner of a lease, then ending."""
-
-    __slots__ = ("ending", "fd", "lease", "rang", "since", "sock")
-
-    def __init__(self, sock: socket.socket, since: float) -> None:
-        self.sock, self.since, self.fd = sock, since, sock.fileno()
-        self.lease: Lease | None = None
-        self.rang: tuple[GroupRang, ...] = ()
-        self.ending = False
 
 
 class ControlServer:
@@ -118,12 +108,13 @@ class ControlServer:
         self._token, self._clock = token.encode(), clock
         self._listener = Listener(directory)
         self.path = self._listener.path
-        self._peers: dict[int, _Peer] = {}
-        self._pending: dict[int, _Peer] = {}
-        self._owners: dict[int, _Peer] = {}  # by lease id
+        self._peers: dict[int, Peer] = {}
+        self._pending: dict[int, Peer] = {}
+        self._owners: dict[int, Peer] = {}  # by lease id
         self._events: list[Event] = []
         self._buffer = bytearray(MAX_MESSAGE + 1)
         self._finished: str | None = None
+        self._strays = 0
         self._next_tick = clock() + TICK_SECONDS
         self._wake_lock = threading.Lock()
         self._closed = False
@@ -153,15 +144,15 @@ class ControlServer:
 
     def reply(self, lease_id: int, group: int) -> None:
         """See `LearnerTransport.reply`."""
-        if not self.table.reply(lease_id, group):
+        if not self.table.reply(lease_id, group, self._clock()):
             return
         peer = self._owners[lease_id]
         lease = peer.rang[group].lease
-        self.slab.replies[lease.block, group] += 1
+        self.slab.count_reply(lease.block, group)
         try:
             peer.sock.send(REPLIES[group])
         except BlockingIOError:
-            self._drop(peer, "the actor does not read its replies: its socket buffer is full")
+            self._drop(peer, "the actor does not read its replies: its socket buffer is full", "unread")
         except (BrokenPipeError, ConnectionResetError):
             return  # the next poll finds the end of the connection, and before it what the actor said last
 
@@ -188,6 +179,15 @@ class ControlServer:
     def counts(self) -> LeaseCounts:
         """See `LearnerTransport.counts`."""
         return self.table.counts()
+
+    def metrics(self) -> dict[str, float]:
+        """See `LearnerTransport.metrics`."""
+        return {
+            **self.table.counts().metrics(),
+            "control/strays": self._strays,
+            "control/strangers": self._listener.strangers,
+            "control/exhausted": self._listener.exhausted,
+        }
 
     def close(self) -> None:
         """See `LearnerTransport.close`."""
@@ -229,7 +229,7 @@ class ControlServer:
             elif fd == self._listener.fileno():
                 self._accept(now)
 
-    def _serve(self, peer: _Peer, mask: int, now: float) -> None:
+    def _serve(self, peer: Peer, mask: int, now: float) -> None:
         if not mask & GONE:
             if not peer.ending:
                 self._receive(peer, now)
@@ -240,7 +240,7 @@ class ControlServer:
             pass
         self._gone(peer)
 
-    def _receive(self, peer: _Peer, now: float) -> bool:
+    def _receive(self, peer: Peer, now: float) -> bool:
         """Take one message. Returns whether there was one."""
         buffer = self._buffer
         try:
@@ -251,22 +251,22 @@ class ControlServer:
             self._ring(peer, peer.lease, buffer[1], now)
             return True
         if size == 0:
-            self._drop(peer, "the actor closed its connection")
+            self._drop(peer, "the actor closed its connection", "closed")
             return False
         try:
             self._control(peer, memoryview(buffer)[:size], now)
         except MalformedMessage as error:
-            self._drop(peer, f"malformed message: {error}")
+            self._drop(peer, f"malformed message: {error}", "protocol")
         return True
 
-    def _ring(self, peer: _Peer, lease: Lease, group: int, now: float) -> None:
+    def _ring(self, peer: Peer, lease: Lease, group: int, now: float) -> None:
         dropped = admit_ring(self.table, self.slab, lease, group, now)
         if dropped is None:
             self._events.append(peer.rang[group])
         else:
             self._end_lease(dropped)
 
-    def _control(self, peer: _Peer, data: memoryview, now: float) -> None:
+    def _control(self, peer: Peer, data: memoryview, now: float) -> None:
         message = decode(data)
         if peer.lease is None:
             if not isinstance(message, Register):
@@ -276,23 +276,20 @@ class ControlServer:
         match message:
             case Heartbeat():
                 self.table.heartbeat(peer.lease.id, now)
-            case Fault(text):
-                self._events.append(FaultReported(peer.lease, text))
+            case Fault(text, kind):
+                peer.faults += 1
+                if peer.faults > MAX_FAULTS:
+                    raise MalformedMessage(f"more than {MAX_FAULTS} faults of one lease")
+                self._events.append(FaultReported(peer.lease, text, kind))
             case Ring(group):
                 self._ring(peer, peer.lease, group, now)
             case _:
                 raise MalformedMessage(f"{type(message).__name__} is not for the learner, or not now")
 
-    def _register(self, peer: _Peer, message: Register, now: float) -> None:
-        if message.version != PROTOCOL_VERSION:
-            self._refuse(
-                peer,
-                f"the actor speaks protocol version {message.version}, the learner {PROTOCOL_VERSION}: "
-                "install the same seedflow release on both",
-            )
-            return
-        if not hmac.compare_digest(message.token.encode("utf-8", "surrogatepass"), self._token):
-            self._refuse(peer, "the run token does not match: this actor belongs to another run")
+    def _register(self, peer: Peer, message: Register, now: float) -> None:
+        if (refusal := objection(message, self._token)) is not None:
+            self.table.refused(refusal[0])
+            self._refuse(peer, refusal[1])
             return
         if self._finished is not None:
             self._end(peer, encode(ExitOrder(self._finished, "finished")))
@@ -304,6 +301,7 @@ class ControlServer:
                     decision.superseded,
                     f"superseded by generation {message.registration.generation} of "
                     f"{message.registration.name}",
+                    "superseded",
                 ),
                 "superseded",
             )
@@ -320,17 +318,18 @@ class ControlServer:
         try:
             send_granted(peer.sock, Granted(lease), self.slab.fd)
         except OSError as error:
-            self._drop(peer, f"the actor left while it was granted a lease: {error.strerror}")
+            self._drop(peer, f"the actor left while it was granted a lease: {error.strerror}", "closed")
 
-    def _refuse(self, peer: _Peer, reason: str, retryable: bool = False) -> None:
+    def _refuse(self, peer: Peer, reason: str, retryable: bool = False) -> None:
         log.info("refused a registration: %s", reason)
         self._end(peer, encode(Refused(reason, retryable)))
 
     def _accept(self, now: float) -> None:
         accepted, exhausted = self._listener.accept(ACCEPTS)
         for sock in accepted:
-            peer = _Peer(sock, now)
+            peer = Peer(sock, now)
             if len(self._pending) >= MAX_PENDING:
+                self.table.refused("full")
                 self._send(peer, encode(Refused(f"{MAX_PENDING} others are registering", retryable=True)))
                 sock.close()
                 continue
@@ -341,6 +340,10 @@ class ControlServer:
             self._listening = False
 
     def _tick(self, now: float) -> None:
+        late = now - self._next_tick
+        if late > PAUSE_SECONDS:
+            log.warning("the learner stood still for %.0f s, which counts against no actor", late)
+            self.table.forgive(late)
         self._next_tick = now + TICK_SECONDS
         if not self._listening:
             self._epoll.modify(self._listener, select.EPOLLIN)
@@ -349,24 +352,26 @@ class ControlServer:
             self._end_lease(dropped)
         for peer in [p for p in self._pending.values() if now - p.since > REGISTER_SECONDS]:
             log.info("closed a connection that did not register within %s s", REGISTER_SECONDS)
+            self._strays += 1
             self._forget(peer)
 
-    def _drop(self, peer: _Peer, reason: str) -> None:
+    def _drop(self, peer: Peer, reason: str, ending: Ending) -> None:
         """Give up on a connection, with or without a lease."""
         if peer.lease is None:
             log.info("dropped a connection that has no lease: %s", reason)
+            self._strays += 1
             self._end(peer, encode(ExitOrder(reason, "dropped")))
             return
-        dropped = self.table.drop(peer.lease.id, reason)
+        dropped = self.table.drop(peer.lease.id, reason, ending)
         if dropped is not None:
             self._end_lease(dropped)
 
     def _end_lease(self, dropped: DroppedLease, code: ExitCode = "dropped") -> None:
         """Carry out the table's instruction: tell the owner, then wait for it to go."""
-        self._events.append(LeaseClosed(dropped.lease, dropped.reason))
+        self._events.append(LeaseClosed(dropped.lease, dropped.reason, dropped.ending))
         self._end(self._owners[dropped.lease.id], encode(ExitOrder(dropped.reason, code)))
 
-    def _end(self, peer: _Peer, last: bytes) -> None:
+    def _end(self, peer: Peer, last: bytes) -> None:
         """Send a last message and listen for nothing but the end of the connection."""
         peer.ending = True
         self._send(peer, last)
@@ -377,21 +382,21 @@ class ControlServer:
             peer.sock.shutdown(socket.SHUT_WR)
         self._epoll.modify(peer.fd, 0)  # leaves EPOLLHUP and EPOLLERR
 
-    def _send(self, peer: _Peer, data: bytes) -> None:
+    def _send(self, peer: Peer, data: bytes) -> None:
         """Send, if the peer can take it: one that has gone or does not read is dropped elsewhere."""
         with contextlib.suppress(OSError):
             peer.sock.send(data)
 
-    def _gone(self, peer: _Peer) -> None:
+    def _gone(self, peer: Peer) -> None:
         """The connection is at its end: nobody writes into its block any more."""
         if peer.lease is not None:
             dropped = self.table.writer_gone(peer.lease.id)
             if dropped is not None:
-                self._events.append(LeaseClosed(dropped.lease, dropped.reason))
+                self._events.append(LeaseClosed(dropped.lease, dropped.reason, dropped.ending))
             del self._owners[peer.lease.id]
         self._forget(peer)
 
-    def _forget(self, peer: _Peer) -> None:
+    def _forget(self, peer: Peer) -> None:
         # One that was refused while its last messages were read is forgotten already.
         if self._peers.pop(peer.fd, None) is None:
             return

@@ -1,14 +1,15 @@
 """The gateway process: remote actors' gRPC streams at one end, the learner's control socket at the other.
 
 ``python -m seedflow.rpc.gateway`` reads one JSON line from standard input (`GatewayStart`), binds a port,
-prints ``{"port": n}`` or ``{"error": text}`` on standard output, and ends when standard input closes. It
-is a process of its own so that gRPC and the learner never wait for each other's interpreter lock, and it
-keeps nothing that a restart could lose.
+prints ``{"port": n}`` or ``{"error": text}`` on standard output, then ``{"counts": {...}}`` every second, and
+ends when standard input closes. It is a process of its own so that gRPC and the learner never wait for each
+other's interpreter lock, and it keeps nothing that a restart could lose.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -19,14 +20,18 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from seedflow.errors import ConfigError, TransportError
-from seedflow.rpc.grpc_options import address, aio, check_payloads, server_options
+from seedflow.rpc.frames import SERVICE, parse_actor_message, serialize
+from seedflow.rpc.gateway_counts import GatewayCounts
+from seedflow.rpc.grpc_options import address, aio, check_payloads, grpc, server_options
 from seedflow.rpc.relay import Relay
-from seedflow.rpc.seedflow_pb2_grpc import add_GatewayServicer_to_server
 from seedflow.rpc.slab import BlockLayout
+from seedflow.rpc.tls import Tls
 from seedflow.specs import EnvSpec
 
 DRAIN_SECONDS = 2.0
 """How long open streams may still deliver what the learner last said, once the gateway is told to end."""
+
+TELL_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +52,8 @@ class GatewayStart:
         ``(low, high)``: bind the first free one; None: any free port.
     layout
         Memory of one lease.
+    tls
+        The certificate that it shows; None: streams are not encrypted.
     """
 
     token: str = field(repr=False)
@@ -54,6 +61,7 @@ class GatewayStart:
     host: str
     ports: tuple[int, int] | None
     layout: BlockLayout
+    tls: Tls | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> GatewayStart:
@@ -65,22 +73,24 @@ class GatewayStart:
             host=str(value["host"]),
             ports=None if ports is None else (int(ports[0]), int(ports[1])),
             layout=layout,
+            tls=Tls.from_json(value.get("tls")),
         )
 
 
 class GatewayServicer:
-    """Gives every stream a `Relay` of its own; shares nothing between streams."""
+    """Gives every stream a `Relay` of its own; streams share nothing but what is counted."""
 
     def __init__(self, start: GatewayStart) -> None:
         self._start = start
+        self.counts = GatewayCounts()
 
     async def Steps(self, requests: Any, context: Any) -> None:
         """The stream of `seedflow.proto`; `context` is grpc.aio's, which carries both directions."""
         start = self._start
-        await Relay(context, start.token, start.socket, start.layout).run()
+        await Relay(context, start.token, start.socket, start.layout, self.counts).run()
 
 
-def bind(server: Any, host: str, ports: tuple[int, int] | None) -> int:
+def bind(server: Any, host: str, ports: tuple[int, int] | None, tls: Tls | None = None) -> int:
     """Bind the server to any free port, or to the first free one of a range, and return it.
 
     Raises
@@ -94,7 +104,11 @@ def bind(server: Any, host: str, ports: tuple[int, int] | None) -> int:
     low, high = (0, 0) if ports is None else ports
     for port in range(low, high + 1):
         try:
-            bound = server.add_insecure_port(address(numeric, port))
+            where = address(numeric, port)
+            if tls is None:
+                bound = server.add_insecure_port(where)
+            else:
+                bound = server.add_secure_port(where, tls.server_credentials())
         except RuntimeError as error:
             log.info("port %d of %s is not free: %s", port, host, error)
             continue
@@ -135,23 +149,39 @@ def _numeric_address(host: str) -> str:
 async def serve(start: GatewayStart, stdin: BinaryIO, stdout: BinaryIO) -> int:
     """Serve until `stdin` closes. Returns the exit code of the process."""
     server = aio.server(options=server_options())
-    add_GatewayServicer_to_server(GatewayServicer(start), server)  # type: ignore[no-untyped-call]
+    servicer = GatewayServicer(start)
+    steps = grpc.stream_stream_rpc_method_handler(servicer.Steps, parse_actor_message, serialize)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Steps": steps}),))
     try:
         check_payloads(start.layout)
     except ConfigError as error:
         log.warning("remote actors will be refused: %s", error)
     try:
-        port = bind(server, start.host, start.ports)
+        port = bind(server, start.host, start.ports, start.tls)
     except (ConfigError, TransportError) as error:
         _say(stdout, {"error": str(error)})
         return 3 if isinstance(error, ConfigError) else 1
     await server.start()
     _say(stdout, {"port": port})
+    telling = asyncio.create_task(_tell(stdout, servicer.counts))
     try:
         await _closed(stdin)
     finally:
+        telling.cancel()
         await server.stop(DRAIN_SECONDS)
     return 0
+
+
+async def _tell(stdout: BinaryIO, counts: GatewayCounts) -> None:
+    """Say every second that this process lives, and what it has counted; never wait for a reader."""
+    os.set_blocking(stdout.fileno(), False)
+    while True:
+        line = json.dumps({"counts": counts.to_json()}).encode() + b"\n"
+        with contextlib.suppress(
+            BlockingIOError, BrokenPipeError
+        ):  # so short a line is written in full or not
+            os.write(stdout.fileno(), line)
+        await asyncio.sleep(TELL_SECONDS)
 
 
 async def _closed(stdin: BinaryIO) -> None:

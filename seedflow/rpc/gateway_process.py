@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import IO, Any
 
 from seedflow.errors import TransportError
+from seedflow.rpc.gateway_counts import GatewayCounts
 from seedflow.rpc.grpc_options import address
+from seedflow.rpc.tls import Tls
 from seedflow.specs import EnvSpec
 
 _KILL_SECONDS = 5.0
@@ -39,6 +41,8 @@ class GatewayProcess:
         ``(low, high)``: the first free port of these; None: any free port.
     spec, groups, envs
         What a lease's memory looks like: environment spec, groups, environments of a group.
+    tls
+        The certificate that it shows and the authority that it believes; None: streams are not encrypted.
     log_path
         File to which the child's standard error is appended; None: the caller's standard error.
 
@@ -59,6 +63,7 @@ class GatewayProcess:
         *,
         groups: int,
         envs: int,
+        tls: Tls | None = None,
         log_path: Path | None = None,
     ) -> None:
         self._start: dict[str, Any] = {
@@ -69,10 +74,14 @@ class GatewayProcess:
             "spec": spec.to_json(),
             "groups": groups,
             "envs": envs,
+            "tls": None if tls is None else tls.to_json(),
         }
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
         self._port: int | None = None
+        self._said = bytearray()
+        self._heard_at = 0.0
+        self._counts = GatewayCounts()
 
     def __enter__(self) -> GatewayProcess:
         return self
@@ -133,8 +142,9 @@ class GatewayProcess:
         except BaseException:
             self.stop(timeout=0.0)
             raise
-        process.stdout.close()
+        os.set_blocking(process.stdout.fileno(), False)
         self._start["ports"] = (self._port, self._port)
+        self._counts, self._heard_at = GatewayCounts(), time.monotonic()
         return self._port
 
     def _handshake(self, stdin: IO[bytes], stdout: IO[bytes], deadline: float, timeout: float) -> int:
@@ -143,7 +153,7 @@ class GatewayProcess:
             stdin.write(json.dumps(self._start).encode() + b"\n")
             stdin.flush()
         line = b""
-        while not line.endswith(b"\n"):
+        while b"\n" not in line:
             if not select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TransportError(
                     f"the gateway did not bind a port within {timeout:g} seconds{self._see_log()}"
@@ -152,6 +162,8 @@ class GatewayProcess:
             if not data:
                 raise TransportError(f"the gateway ended before it bound a port{self._see_log()}")
             line += data
+        line, _, rest = line.partition(b"\n")
+        self._said = bytearray(rest)
         answer = json.loads(line)
         if "error" in answer:
             raise TransportError(f"the gateway cannot start: {answer['error']}")
@@ -163,6 +175,30 @@ class GatewayProcess:
     def poll(self) -> int | None:
         """The child's return code; None while it runs or before a first start."""
         return None if self._process is None else self._process.poll()
+
+    def counts(self) -> GatewayCounts:
+        """What the child has counted since its last start."""
+        self._listen()
+        return self._counts
+
+    def silent_for(self) -> float:
+        """Seconds since the child last said something; it does so every second."""
+        self._listen()
+        return time.monotonic() - self._heard_at
+
+    def _listen(self) -> None:
+        stdout = None if self._process is None else self._process.stdout
+        if stdout is None or stdout.closed:
+            return
+        try:
+            while data := os.read(stdout.fileno(), 65536):
+                self._said += data
+        except BlockingIOError:
+            pass
+        *lines, self._said = self._said.split(b"\n")
+        if lines:
+            self._heard_at = time.monotonic()
+            self._counts = GatewayCounts.from_json(json.loads(lines[-1])["counts"])
 
     @property
     def returncode(self) -> int | None:

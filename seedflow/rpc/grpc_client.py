@@ -10,13 +10,14 @@ from typing import Any
 
 from seedflow.errors import ConfigError, ConnectionLost, RegistrationRefused, TransportError
 from seedflow.rpc.connection import Connection, Exit, HeartbeatThread
+from seedflow.rpc.frames import SERVICE, STEP, Frame, header, join, parse_learner_message, serialize
 from seedflow.rpc.grpc_options import check_payloads, client_options, grpc
 from seedflow.rpc.leases import Lease, Registration
-from seedflow.rpc.messages import MAX_TEXT, PROTOCOL_VERSION
-from seedflow.rpc.seedflow_pb2 import ActorMessage, Fault, Granted, Heartbeat, LearnerMessage, Register, Step
+from seedflow.rpc.messages import MAX_TEXT, PROTOCOL_VERSION, FaultKind
+from seedflow.rpc.seedflow_pb2 import ActorMessage, Fault, Granted, Heartbeat, LearnerMessage, Register
 from seedflow.rpc.seedflow_pb2 import Exit as WireExit
-from seedflow.rpc.seedflow_pb2_grpc import GatewayStub
 from seedflow.rpc.slab import Block, BlockLayout
+from seedflow.rpc.tls import Tls
 
 GOODBYE_SECONDS = 1.0
 """Longest wait for what was written last to leave, and for the gateway to answer the stream's end."""
@@ -44,23 +45,32 @@ class GatewayStream:
         The message that opens the stream.
     connect_seconds
         Longest wait for the connection below the stream.
+    tls
+        This end's certificate and the name of the other's; None: nothing is encrypted.
     """
 
-    def __init__(self, gateway: str, first: ActorMessage, connect_seconds: float) -> None:
+    def __init__(
+        self, gateway: str, first: ActorMessage, connect_seconds: float, tls: Tls | None = None
+    ) -> None:
         self.gateway = gateway
         self.failure: TransportError | None = None
-        self._outgoing: queue.SimpleQueue[ActorMessage | None] = queue.SimpleQueue()
-        self._incoming: queue.SimpleQueue[LearnerMessage | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[ActorMessage | bytes | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[LearnerMessage | Frame | None] = queue.SimpleQueue()
         self._fault_left = threading.Event()
         self._outgoing.put(first)
-        self._channel = grpc.insecure_channel(gateway, options=client_options(connect_seconds))
-        stub = GatewayStub(self._channel)  # type: ignore[no-untyped-call]
-        self._call: Any = stub.Steps(self._messages())
+        options = client_options(connect_seconds)
+        if tls is None:
+            self._channel = grpc.insecure_channel(gateway, options=options)
+        else:
+            named = [*options, ("grpc.ssl_target_name_override", tls.name)]
+            self._channel = grpc.secure_channel(gateway, tls.channel_credentials(), options=named)
+        steps = self._channel.stream_stream(f"/{SERVICE}/Steps", serialize, parse_learner_message)
+        self._call: Any = steps(self._messages())
         self._reader = threading.Thread(target=self._read, name="seedflow-stream-reader", daemon=True)
         self._reader.start()
 
-    def send(self, message: ActorMessage) -> None:
-        """Queue a message; once the stream has ended it goes nowhere."""
+    def send(self, message: ActorMessage | bytes) -> None:
+        """Queue a message, which may be serialized already; once the stream has ended it goes nowhere."""
         self._outgoing.put(message)
 
     def send_fault(self, message: ActorMessage) -> None:
@@ -68,7 +78,7 @@ class GatewayStream:
         self._outgoing.put(message)
         self._fault_left.wait(GOODBYE_SECONDS)
 
-    def next(self, timeout: float) -> LearnerMessage | None:
+    def next(self, timeout: float) -> LearnerMessage | Frame | None:
         """The next message, or None after `timeout` seconds.
 
         Raises
@@ -96,11 +106,11 @@ class GatewayStream:
             log.warning("the thread that reads from %s did not end in %g s", self.gateway, JOIN_SECONDS)
         self._channel.close()
 
-    def _messages(self) -> Iterator[ActorMessage]:
+    def _messages(self) -> Iterator[ActorMessage | bytes]:
         """What gRPC's own thread sends; it asks for the next message when the last one has left."""
         while (message := self._outgoing.get()) is not None:
             yield message
-            if message.HasField("fault"):
+            if not isinstance(message, bytes) and message.HasField("fault"):
                 self._fault_left.set()
 
     def _read(self) -> None:
@@ -131,6 +141,7 @@ class GrpcConnection(Connection):
     ) -> None:
         self.lease = lease
         self.block = Block.private(layout)
+        self._headers = [header(STEP, group, layout.request_bytes) for group in range(layout.groups)]
         self._stream = stream
         self._end: Exception | None = None
         self._closed = False
@@ -145,6 +156,7 @@ class GrpcConnection(Connection):
         layout: BlockLayout,
         connect_seconds: float,
         heartbeat_seconds: float,
+        tls: Tls | None = None,
     ) -> GrpcConnection:
         """Connect to the gateway at ``host:port`` and register: one attempt.
 
@@ -171,17 +183,21 @@ class GrpcConnection(Connection):
             groups=registration.groups,
             envs=registration.envs,
         )
-        stream = GatewayStream(gateway, ActorMessage(register=register), connect_seconds)
+        stream = GatewayStream(gateway, ActorMessage(register=register), connect_seconds, tls)
         try:
             answer = stream.next(connect_seconds)
             if answer is None:
                 raise ConnectionLost(
                     f"no answer from the gateway at {gateway} within {connect_seconds:g} seconds"
                 )
+            if isinstance(answer, Frame):
+                raise ConnectionLost(f"the gateway at {gateway} answered a registration with actions")
             match answer.WhichOneof("kind"):
                 case "granted":
                     lease = _lease(answer.granted, registration)
-                    return cls(stream, lease, layout, heartbeat_seconds)
+                    connection = cls(stream, lease, layout, heartbeat_seconds)
+                    connection.encrypted = tls is not None
+                    return connection
                 case "refused":
                     raise RegistrationRefused(answer.refused.reason, answer.refused.retryable)
                 case "exit":
@@ -199,8 +215,7 @@ class GrpcConnection(Connection):
                 self._next(0.0)
         if self._end is not None:
             raise self._end
-        payload = self.block.pack_request(group)
-        self._stream.send(ActorMessage(step=Step(group=group, payload=payload)))
+        self._stream.send(join(self._headers[group], self.block.request_parts(group)))
 
     def wait(self, timeout: float) -> int | None:
         group = None if self._end is not None else self._next(timeout)
@@ -213,6 +228,12 @@ class GrpcConnection(Connection):
         try:
             message = self._stream.next(timeout)
             if message is None:
+                return None
+            if isinstance(message, Frame):
+                if message.group < self.lease.groups:
+                    self.block.unpack_reply(message.group, message.payload)
+                    return message.group
+                self._end = ConnectionLost(f"the gateway at {self._stream.gateway} sent an unknown group")
                 return None
             match message.WhichOneof("kind"):
                 case "actions" if message.actions.group < self.lease.groups:
@@ -232,9 +253,9 @@ class GrpcConnection(Connection):
             self._end.__cause__ = error
         return None
 
-    def report_fault(self, text: str) -> None:
+    def report_fault(self, text: str, kind: FaultKind = "raised") -> None:
         if self._stream.failure is None and not self._closed:
-            self._stream.send_fault(ActorMessage(fault=Fault(text=text[-MAX_TEXT:])))
+            self._stream.send_fault(ActorMessage(fault=Fault(text=text[-MAX_TEXT:], kind=kind)))
 
     def close(self) -> None:
         if self._closed:

@@ -33,7 +33,7 @@ from collections.abc import Iterable
 from seedflow.errors import ConnectionLost, RegistrationRefused
 from seedflow.rpc.connection import Connection, Exit
 from seedflow.rpc.leases import DroppedLease, Lease, LeaseCounts, LeaseTable, RefusedLease, Registration
-from seedflow.rpc.messages import ExitCode
+from seedflow.rpc.messages import ExitCode, FaultKind
 from seedflow.rpc.slab import Block, BlockLayout, Slab
 from seedflow.rpc.transport import (
     Event,
@@ -79,7 +79,7 @@ class InlineTransport:
         decision = self.table.register(registration, NOW)
         if decision.superseded is not None:
             reason = f"superseded by generation {registration.generation} of {registration.name}"
-            self._end(DroppedLease(decision.superseded, reason), "superseded")
+            self._end(DroppedLease(decision.superseded, reason, "superseded"), "superseded")
         if isinstance(decision, RefusedLease):
             raise RegistrationRefused(decision.reason, decision.retryable)
         lease = decision.lease
@@ -96,7 +96,7 @@ class InlineTransport:
 
     def reply(self, lease_id: int, group: int) -> None:
         """See `LearnerTransport.reply`."""
-        if self.table.reply(lease_id, group):
+        if self.table.reply(lease_id, group, NOW):
             connection = self._connections[lease_id]
             connection.block.count_reply(group)
             connection.replies.append(group)
@@ -122,6 +122,10 @@ class InlineTransport:
         """See `LearnerTransport.counts`."""
         return self.table.counts()
 
+    def metrics(self) -> dict[str, float]:
+        """See `LearnerTransport.metrics`."""
+        return self.table.counts().metrics()
+
     def close(self) -> None:
         """See `LearnerTransport.close`."""
         for connection in list(self._connections.values()):
@@ -136,9 +140,9 @@ class InlineTransport:
         else:
             self._events.append(GroupRang(connection.lease, group))
 
-    def faulted(self, connection: InlineConnection, text: str) -> None:
+    def faulted(self, connection: InlineConnection, text: str, kind: FaultKind) -> None:
         """An actor's last word; called by its connection."""
-        self._events.append(FaultReported(connection.lease, text))
+        self._events.append(FaultReported(connection.lease, text, kind))
 
     def left(self, connection: InlineConnection) -> None:
         """An actor has closed; called by its connection."""
@@ -146,10 +150,10 @@ class InlineTransport:
             return
         dropped = self.table.writer_gone(connection.lease.id)
         if dropped is not None:
-            self._events.append(LeaseClosed(dropped.lease, dropped.reason))
+            self._events.append(LeaseClosed(dropped.lease, dropped.reason, dropped.ending))
 
     def _end(self, dropped: DroppedLease, code: ExitCode) -> None:
-        self._events.append(LeaseClosed(dropped.lease, dropped.reason))
+        self._events.append(LeaseClosed(dropped.lease, dropped.reason, dropped.ending))
         connection = self._connections[dropped.lease.id]
         if code == "dropped":
             connection.end = ConnectionLost(f"the learner dropped this lease: {dropped.reason}")
@@ -189,9 +193,9 @@ class InlineConnection(Connection):
             raise self.end
         return None
 
-    def report_fault(self, text: str) -> None:
+    def report_fault(self, text: str, kind: FaultKind = "raised") -> None:
         """See `Connection.report_fault`."""
-        self._transport.faulted(self, text)
+        self._transport.faulted(self, text, kind)
 
     def close(self) -> None:
         """See `Connection.close`."""

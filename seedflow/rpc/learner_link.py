@@ -8,6 +8,7 @@ import socket
 
 from seedflow.errors import ConnectionLost, TransportError
 from seedflow.rpc.messages import Message, encode, receive
+from seedflow.rpc.peers import other_user
 
 
 class LearnerLink:
@@ -37,6 +38,9 @@ class LearnerLink:
         except (OSError, TimeoutError) as error:
             sock.close()
             raise ConnectionLost(f"the gateway cannot reach its learner: {error}") from error
+        if stranger := other_user(sock):
+            sock.close()
+            raise ConnectionLost(f"the gateway cannot reach its learner: {stranger} has taken its socket")
         return cls(sock)
 
     async def send(self, data: bytes) -> None:

@@ -27,11 +27,33 @@ True
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
-Role = Literal["train", "eval"]
+from seedflow.rpc.decisions import (
+    DroppedLease,
+    Ending,
+    GrantedLease,
+    Lease,
+    LeaseCounts,
+    Refusal,
+    RefusedLease,
+    Role,
+)
+
+__all__ = [
+    "DroppedLease",
+    "Ending",
+    "GrantedLease",
+    "Lease",
+    "LeaseCounts",
+    "LeaseTable",
+    "RefusedLease",
+    "Refusal",
+    "Registration",
+    "Role",
+]
 
 
 @dataclass(frozen=True)
@@ -66,94 +88,11 @@ class Registration:
         return f"{self.role} actor {self.index}"
 
 
-@dataclass(frozen=True)
-class Lease:
-    """The right of one actor to write into one block.
-
-    Attributes
-    ----------
-    id
-        Unique within the life of a table; never used again.
-    block
-        Index of the block in the slab.
-    role, index, generation, groups, envs
-        As registered.
-    env_ids
-        Ids of the environments, ``groups * envs`` of them; group g has ``env_ids[g*envs : (g+1)*envs]``.
-        Training and evaluation ids are counted apart.
-    """
-
-    id: int
-    block: int
-    role: Role
-    index: int
-    generation: int
-    env_ids: range
-    groups: int
-    envs: int
-
-
-@dataclass(frozen=True)
-class GrantedLease:
-    """Instruction: hand out `lease`; tell the owner of `superseded`, if any, to exit."""
-
-    lease: Lease
-    superseded: Lease | None = None
-
-
-@dataclass(frozen=True)
-class RefusedLease:
-    """Instruction: refuse with `reason`; tell the owner of `superseded`, if any, to exit."""
-
-    reason: str
-    retryable: bool
-    superseded: Lease | None = None
-
-
-@dataclass(frozen=True)
-class DroppedLease:
-    """Instruction: `lease` is over; tell its owner why and wait for it to go."""
-
-    lease: Lease
-    reason: str
-
-
-@dataclass(frozen=True)
-class LeaseCounts:
-    """Counters and gauges of a table.
-
-    ``active + quarantined + free`` is the number of blocks; ``granted`` is ``active + dropped``.
-
-    Attributes
-    ----------
-    active, quarantined, free
-        Blocks by state.
-    granted, refused
-        Registrations by outcome.
-    dropped
-        Leases that ended, for whatever reason.
-    restarts
-        Grants to a training actor of a generation above 0 that was not seen before.
-    """
-
-    active: int
-    quarantined: int
-    free: int
-    granted: int
-    refused: int
-    dropped: int
-    restarts: int
-
-    @property
-    def registrations(self) -> int:
-        """Registrations decided so far."""
-        return self.granted + self.refused
-
-
 @dataclass
 class _Record:
     lease: Lease
     seen: float
+    idle_since: float  # when its last group in flight was answered
     active: bool = True
     writer_gone: bool = False
     holds: int = 0
@@ -197,7 +136,10 @@ class LeaseTable:
         self._records: dict[int, _Record] = {}
         self._active: dict[tuple[Role, int], _Record] = {}
         self._newest: dict[tuple[Role, int], int] = {}
-        self._granted = self._refused = self._dropped = self._restarts = 0
+        self._granted = self._restarts = 0
+        self._refusals: Counter[Refusal] = Counter()
+        self._endings: Counter[Ending] = Counter()
+        self._slowest = 0.0
 
     def register(self, registration: Registration, now: float) -> GrantedLease | RefusedLease:
         """Decide on a registration whose token has been checked.
@@ -206,27 +148,28 @@ class LeaseTable:
         supersedes the older one all the same and is refused as retryable, until the older one has left.
         """
         if wrong := self._mismatch(registration):
-            return self._refuse(wrong, retryable=False)
+            return self._refuse("mismatch", wrong)
         limit = self._limits[registration.role]
         if registration.index >= limit:
             full = f"full: no room for {registration.name}, indices must be below {limit} (rollout.max_envs)"
-            return self._refuse(full, retryable=True)
+            return self._refuse("full", full)
         key = (registration.role, registration.index)
         older = self._active.get(key)
         superseded = None
         if older is not None:
             if registration.generation <= older.lease.generation:
                 connected = f"generation {older.lease.generation} of {registration.name} is already connected"
-                if registration.generation < older.lease.generation:
-                    connected += f", which is newer than generation {registration.generation}"
-                return self._refuse(connected, retryable=False)
+                if registration.generation == older.lease.generation:
+                    return self._refuse("duplicate", connected)
+                newer = f"which is newer than generation {registration.generation}"
+                return self._refuse("stale", f"{connected}, {newer}")
             superseded = older.lease
-            self.drop(superseded.id, "superseded")
+            self.drop(superseded.id, "superseded", "superseded")
         if not self._free:
             return self._refuse(
+                "full",
                 f"full: all {self.blocks} blocks are in use or wait for an earlier actor to leave",
-                retryable=True,
-                superseded=superseded,
+                superseded,
             )
         return GrantedLease(self._grant(registration, now), superseded)
 
@@ -268,7 +211,7 @@ class LeaseTable:
         record = self._records.get(lease_id)
         return record is not None and group in record.fresh
 
-    def reply(self, lease_id: int, group: int) -> bool:
+    def reply(self, lease_id: int, group: int, now: float) -> bool:
         """A group's actions are written. Returns whether its lease is still active, so whether to ring.
 
         Raises
@@ -284,6 +227,8 @@ class LeaseTable:
                 f"group {group} of lease {lease_id} has no request in flight: nothing to reply to"
             )
         record.in_flight.discard(group)
+        if not record.in_flight:
+            record.idle_since = now
         return True
 
     def heartbeat(self, lease_id: int, now: float) -> None:
@@ -292,16 +237,16 @@ class LeaseTable:
         if record is not None:
             record.seen = now
 
-    def drop(self, lease_id: int, reason: str) -> DroppedLease | None:
+    def drop(self, lease_id: int, reason: str, ending: Ending = "protocol") -> DroppedLease | None:
         """End a lease; its block goes into quarantine. None if it is not active any more."""
         record = self._records.get(lease_id)
         if record is None or not record.active:
             return None
         record.active = False
         del self._active[(record.lease.role, record.lease.index)]
-        self._dropped += 1
+        self._endings[ending] += 1
         self._forget_if_unused(record)
-        return DroppedLease(record.lease, reason)
+        return DroppedLease(record.lease, reason, ending)
 
     def writer_gone(
         self, lease_id: int, reason: str = "the actor closed its connection"
@@ -312,7 +257,7 @@ class LeaseTable:
             return None
         record.writer_gone = True
         if record.active:
-            return self.drop(lease_id, reason)
+            return self.drop(lease_id, reason, "closed")
         self._forget_if_unused(record)
         return None
 
@@ -339,9 +284,22 @@ class LeaseTable:
 
     def tick(self, now: float) -> list[DroppedLease]:
         """Drop the leases from which nothing was heard for too long."""
-        silent = [r for r in self._active.values() if now - r.seen > self._lease_seconds]
+        silent = [r.lease.id for r in self._active.values() if now - r.seen > self._lease_seconds]
         reason = f"nothing was heard from the actor for {self._lease_seconds:g} s (inference.lease_seconds)"
-        return [gone for record in silent if (gone := self.drop(record.lease.id, reason)) is not None]
+        dropped = [self.drop(lease_id, reason, "silent") for lease_id in silent]
+        idle = [r for r in self._active.values() if not r.in_flight]
+        self._slowest = max((now - r.idle_since for r in idle), default=0.0)
+        return [gone for gone in dropped if gone is not None]
+
+    def forgive(self, seconds: float) -> None:
+        """The learner itself stood still for so long: nobody could be heard, so nobody was silent."""
+        for record in self._active.values():
+            record.seen += seconds
+            record.idle_since += seconds
+
+    def refused(self, cause: Refusal) -> None:
+        """Count a registration that was refused before it came here."""
+        self._refusals[cause] += 1
 
     def active(self) -> list[Lease]:
         """All active leases, oldest first."""
@@ -351,8 +309,8 @@ class LeaseTable:
         """Counters and gauges, for the metrics."""
         active = len(self._active)
         quarantined = len(self._records) - active
-        totals = (self._granted, self._refused, self._dropped, self._restarts)
-        return LeaseCounts(active, quarantined, len(self._free), *totals)
+        causes = dict(self._refusals), dict(self._endings), self._slowest
+        return LeaseCounts(active, quarantined, len(self._free), self._granted, self._restarts, *causes)
 
     def _mismatch(self, registration: Registration) -> str:
         """What of a registration contradicts the run; empty if nothing does."""
@@ -385,13 +343,13 @@ class LeaseTable:
         if lease.role == "train" and lease.generation > self._newest.get(key, 0):
             self._restarts += 1
         self._newest[key] = max(lease.generation, self._newest.get(key, 0))
-        record = _Record(lease, now, fresh=set(range(lease.groups)))
+        record = _Record(lease, now, now, fresh=set(range(lease.groups)))
         self._records[lease.id] = self._active[key] = record
         return lease
 
-    def _refuse(self, reason: str, retryable: bool, superseded: Lease | None = None) -> RefusedLease:
-        self._refused += 1
-        return RefusedLease(reason, retryable, superseded)
+    def _refuse(self, cause: Refusal, reason: str, superseded: Lease | None = None) -> RefusedLease:
+        self._refusals[cause] += 1
+        return RefusedLease(reason, cause == "full", superseded)
 
     def _forget_if_unused(self, record: _Record) -> None:
         if not record.active and record.writer_gone and record.holds == 0:

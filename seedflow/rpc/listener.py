@@ -7,11 +7,11 @@ import errno
 import logging
 import os
 import socket
-import struct
 import tempfile
 from pathlib import Path
 
 from seedflow.errors import TransportError
+from seedflow.rpc.peers import other_user
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,10 @@ class Listener:
     ----------
     path : Path
         Address of the socket.
+    strangers
+        Connections of other users that were closed.
+    exhausted
+        How often connections had to wait because there was no file descriptor left.
 
     Raises
     ------
@@ -42,6 +46,7 @@ class Listener:
 
     def __init__(self, parent: Path | None = None) -> None:
         self.path = _make_directory([parent] if parent is not None else _default_parents()) / "control"
+        self.strangers = self.exhausted = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.setblocking(False)
@@ -76,10 +81,12 @@ class Listener:
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
+                self.exhausted += 1
                 log.warning("a connection has to wait to be accepted: %s (see ulimit -n)", error)
                 return accepted, True
-            if _peer_uid(sock) != os.geteuid():
-                log.warning("closed a connection of user %d, who does not own this run", _peer_uid(sock))
+            if stranger := other_user(sock):
+                self.strangers += 1
+                log.warning("closed a connection of %s, who does not own this run", stranger)
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -124,9 +131,3 @@ def _default_parents() -> list[Path]:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     named = [runtime] if runtime else []
     return [Path(name) for name in dict.fromkeys([*named, tempfile.gettempdir(), "/tmp"])]
-
-
-def _peer_uid(sock: socket.socket) -> int:
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return int(uid)

@@ -38,7 +38,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from seedflow.errors import ConnectionLost, TransportError
 from seedflow.rpc.leases import Lease, Registration, Role
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_MESSAGE = 64 * 1024  # bytes
 MAX_TEXT = 8_000  # characters; every one may take six bytes in JSON
 MAX_NUMBER = 2**62
@@ -52,6 +52,9 @@ REPLIES = tuple(bytes((REPLY, group)) for group in range(256))
 """The encoded `Reply` of each group."""
 
 ExitCode = Literal["finished", "superseded", "dropped"]
+
+FaultKind = Literal["raised", "hung", "crashed"]
+"""What an environment did: it raised, it did not return in time, it ended its process."""
 
 
 class MalformedMessage(TransportError):
@@ -106,9 +109,10 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Fault:
-    """The actor failed; `text` is cut to its last `MAX_TEXT` characters when sent."""
+    """The actor failed, or the one before it; `text` is cut to its last `MAX_TEXT` characters when sent."""
 
     text: str
+    kind: FaultKind = "raised"
 
 
 @dataclass(frozen=True)
@@ -144,8 +148,8 @@ def encode(message: Message) -> bytes:
             return _join(GRANTED, _pack_lease(lease))
         case Refused(reason, retryable):
             return _join(REFUSED, {"reason": reason[:MAX_TEXT], "retryable": retryable})
-        case Fault(text):
-            return _join(FAULT, {"text": text[-MAX_TEXT:]})
+        case Fault(text, kind):
+            return _join(FAULT, {"text": text[-MAX_TEXT:], "kind": kind})
         case ExitOrder(reason, code):
             return _join(EXIT, {"reason": reason[:MAX_TEXT], "code": code})
 
@@ -261,11 +265,15 @@ def _text(body: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def _choice(body: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:
+    value = _text(body, name)
+    if value not in allowed:
+        raise MalformedMessage(f"{name} = {value[:64]!r}: expected one of {', '.join(allowed)}")
+    return value
+
+
 def _role(body: Mapping[str, Any]) -> Role:
-    role = _text(body, "role")
-    if role not in get_args(Role):
-        raise MalformedMessage(f"role = {role!r}: expected one of {', '.join(get_args(Role))}")
-    return cast(Role, role)
+    return cast(Role, _choice(body, "role", get_args(Role)))
 
 
 def _pack_registration(registration: Registration) -> dict[str, Any]:
@@ -324,16 +332,19 @@ def _unpack_granted(body: Mapping[str, Any]) -> Granted:
 
 
 def _unpack_exit(body: Mapping[str, Any]) -> ExitOrder:
-    code = _text(body, "code")
-    if code not in get_args(ExitCode):
-        raise MalformedMessage(f"code = {code!r}: expected one of {', '.join(get_args(ExitCode))}")
-    return ExitOrder(_text(body, "reason"), cast(ExitCode, code))
+    code = cast(ExitCode, _choice(body, "code", get_args(ExitCode)))
+    return ExitOrder(_text(body, "reason"), code)
+
+
+def _unpack_fault(body: Mapping[str, Any]) -> Fault:
+    text = _text(body, "text")
+    return Fault(text, cast(FaultKind, _choice(body, "kind", get_args(FaultKind))))
 
 
 _UNPACK: Mapping[int, Callable[[Mapping[str, Any]], Message]] = {
     REGISTER: _unpack_register,
     GRANTED: _unpack_granted,
     REFUSED: lambda body: Refused(_text(body, "reason"), _field(body, "retryable", bool)),
-    FAULT: lambda body: Fault(_text(body, "text")),
+    FAULT: _unpack_fault,
     EXIT: _unpack_exit,
 }

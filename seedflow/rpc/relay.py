@@ -10,6 +10,8 @@ from typing import Any, cast, get_args
 from google.protobuf.message import DecodeError
 
 from seedflow.errors import ConfigError, ConnectionLost, TransportError
+from seedflow.rpc.frames import ACTIONS, Frame, header, join
+from seedflow.rpc.gateway_counts import GatewayCounts
 from seedflow.rpc.grpc_options import aio, check_payloads, grpc
 from seedflow.rpc.learner_link import LearnerLink
 from seedflow.rpc.leases import Lease, Registration, Role
@@ -17,6 +19,7 @@ from seedflow.rpc.messages import (
     RINGS,
     ExitOrder,
     Fault,
+    FaultKind,
     Granted,
     Heartbeat,
     Refused,
@@ -24,14 +27,16 @@ from seedflow.rpc.messages import (
     Reply,
     encode,
 )
-from seedflow.rpc.seedflow_pb2 import Actions, ActorMessage, Exit, LearnerMessage
+from seedflow.rpc.seedflow_pb2 import ActorMessage, Exit, LearnerMessage
 from seedflow.rpc.seedflow_pb2 import Granted as WireGranted
 from seedflow.rpc.seedflow_pb2 import Refused as WireRefused
-from seedflow.rpc.seedflow_pb2 import Step as WireStep
 from seedflow.rpc.slab import Block, BlockLayout
 
 REGISTER_SECONDS = 30.0
 """How long an actor may take to register, and then the learner to answer."""
+
+MAX_PENDING = 256
+"""Streams that have not registered yet, at most: they need no token to be there."""
 
 FLUSH_SECONDS = 5.0
 """How long an actor may take to accept the learner's last words, once the learner has hung up."""
@@ -79,32 +84,65 @@ class Relay:
         Path of the learner's control socket.
     layout
         Memory of a lease.
+    counts
+        Where to count how the stream ends.
     """
 
-    def __init__(self, context: Any, token: str, socket: str, layout: BlockLayout) -> None:
-        self._context = context
+    def __init__(
+        self, context: Any, token: str, socket: str, layout: BlockLayout, counts: GatewayCounts
+    ) -> None:
+        self._context, self._counts = context, counts
         self._token = token
         self._socket = socket
         self._layout = layout
         self._in_flight = [False] * layout.groups
+        self._headers = [header(ACTIONS, group, layout.reply_bytes) for group in range(layout.groups)]
 
     async def run(self) -> None:
         """Serve the stream until either side ends it."""
+        self._counts.streams += 1
         try:
-            register = await self._registration()
-            link = await LearnerLink.open(self._socket, REGISTER_SECONDS)
-            try:
-                await self._serve(link, register)
-            finally:
-                link.close()
+            await self._relay()
         except StreamRefused as refused:
+            self._count(refused.status)
             await self._context.abort(refused.status, refused.text)
         except ConnectionLost as error:
             await self._context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except TransportError as error:
             await self._context.abort(grpc.StatusCode.INTERNAL, f"gateway and learner disagree: {error}")
+        except asyncio.CancelledError:  # by gRPC: the connection is gone
+            self._counts.broken += 1
+            raise
+        finally:
+            self._counts.streams -= 1
 
-    async def _registration(self) -> Register:
+    async def _relay(self) -> None:
+        if self._counts.pending >= MAX_PENDING:
+            raise StreamRefused(grpc.StatusCode.UNAVAILABLE, f"{MAX_PENDING} others are registering")
+        self._counts.pending += 1
+        try:
+            register = await self._registration()
+        finally:
+            self._counts.pending -= 1
+        if register is None:
+            return
+        link = await LearnerLink.open(self._socket, REGISTER_SECONDS)
+        try:
+            await self._serve(link, register)
+        finally:
+            link.close()
+
+    def _count(self, status: Any) -> None:
+        match status:
+            case grpc.StatusCode.UNAUTHENTICATED:
+                self._counts.refused_token += 1
+            case grpc.StatusCode.INVALID_ARGUMENT:
+                self._counts.malformed += 1
+            case grpc.StatusCode.DEADLINE_EXCEEDED | grpc.StatusCode.UNAVAILABLE:
+                self._counts.unregistered += 1
+
+    async def _registration(self) -> Register | None:
+        """The first message; None where the stream ended before it."""
         try:
             async with asyncio.timeout(REGISTER_SECONDS):
                 message = await self._read()
@@ -112,7 +150,9 @@ class Relay:
             raise StreamRefused(
                 grpc.StatusCode.DEADLINE_EXCEEDED, f"no registration came within {REGISTER_SECONDS:g} seconds"
             ) from None
-        if message is None or message.WhichOneof("kind") != "register":
+        if message is None:
+            return None
+        if isinstance(message, Frame) or message.WhichOneof("kind") != "register":
             raise _malformed("the first message of a stream must be its registration")
         wire = message.register
         if not hmac.compare_digest(wire.token.encode(), self._token.encode()):
@@ -121,7 +161,7 @@ class Relay:
                 "the token is not that of this run; it may belong to another run",
             )
         if wire.role not in get_args(Role):
-            raise _malformed(f"role = {wire.role!r}: expected one of {', '.join(get_args(Role))}")
+            raise _malformed(f"role = {wire.role[:64]!r}: expected one of {', '.join(get_args(Role))}")
         if len(wire.fingerprint) > MAX_FINGERPRINT:
             raise _malformed(f"fingerprint has {len(wire.fingerprint)} characters: at most {MAX_FINGERPRINT}")
         try:
@@ -202,25 +242,30 @@ class Relay:
     async def _requests(self, link: LearnerLink, lease: Lease, block: Block) -> None:
         """From the actor to the learner, until the actor ends the stream."""
         while (message := await self._read()) is not None:
+            if isinstance(message, Frame):
+                self._take_step(message.group, message.payload, lease, block)
+                await link.send(RINGS[message.group])
+                continue
             match message.WhichOneof("kind"):
                 case "step":
-                    self._take_step(message.step, lease, block)
+                    self._take_step(message.step.group, message.step.payload, lease, block)
                     await link.send(RINGS[message.step.group])
                 case "heartbeat":
                     await link.send(_HEARTBEAT)
                 case "fault":
-                    await link.send_message(Fault(message.fault.text))
+                    if message.fault.kind not in get_args(FaultKind):
+                        raise _malformed(f"fault of kind {message.fault.kind[:64]!r}")
+                    await link.send_message(Fault(message.fault.text, cast(FaultKind, message.fault.kind)))
                 case kind:
                     raise _malformed(f"expected step, heartbeat or fault, got {kind or 'an empty message'}")
 
-    def _take_step(self, step: WireStep, lease: Lease, block: Block) -> None:
-        group = step.group
+    def _take_step(self, group: int, payload: bytes | memoryview, lease: Lease, block: Block) -> None:
         if group >= lease.groups:
             raise _malformed(f"step names group {group}: expected 0 to {lease.groups - 1}")
         if self._in_flight[group]:
             raise _malformed(f"group {group} sent a second step before the actions of its first had come")
         try:
-            block.unpack_request(group, step.payload)
+            block.unpack_request(group, payload)
         except TransportError as error:
             raise _malformed(f"step of group {group}: {error}") from error
         self._in_flight[group] = True
@@ -231,17 +276,17 @@ class Relay:
         while True:
             match await link.next():
                 case Reply(group) if group < len(self._in_flight) and self._in_flight[group]:
-                    actions = Actions(group=group, payload=block.pack_reply(group))
+                    actions = join(self._headers[group], block.reply_parts(group))
                     # The rows are the actor's again before it can know: its next step may come at once.
                     self._in_flight[group] = False
-                    await self._write(LearnerMessage(actions=actions))
+                    await self._write(actions)
                 case ExitOrder(reason, code):
                     await self._write(LearnerMessage(exit=Exit(reason=reason, code=code)))
                     return
                 case unexpected:
                     raise TransportError(f"the learner sent {unexpected}, which answers nothing")
 
-    async def _read(self) -> ActorMessage | None:
+    async def _read(self) -> ActorMessage | Frame | None:
         """The actor's next message, or None at the end of the stream."""
         try:
             message = await self._context.read()
@@ -249,5 +294,5 @@ class Relay:
             raise _malformed(f"not a message of seedflow.proto: {error}") from error
         return None if message is aio.EOF else message
 
-    async def _write(self, message: LearnerMessage) -> None:
+    async def _write(self, message: LearnerMessage | bytes) -> None:
         await self._context.write(message)

@@ -94,10 +94,12 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Fault(_message.Message):
-    __slots__ = ("text",)
+    __slots__ = ("text", "kind")
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     text: str
-    def __init__(self, text: _Optional[str] = ...) -> None: ...
+    kind: str
+    def __init__(self, text: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class Exit(_message.Message):
     __slots__ = ("reason", "code")

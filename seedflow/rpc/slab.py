@@ -6,7 +6,7 @@ groups of E environments as a structure of arrays, after two counters for each g
     request counters   G cache lines, written by the actor
     reply counters     G cache lines, written by the learner
     observation...     [G*E, ...]   request half, written by the actor
-    reward, terminated, truncated, first, frames
+    reward, terminated, truncated, first, frames, masked
     action             [G*E]        reply half, written by the learner
 
 Row i of group g is ``g * E + i``. The fields of all blocks together are strided arrays
@@ -57,7 +57,10 @@ REQUEST_SCALARS = (
     ArraySpec("truncated", (), np.dtype(np.bool_)),
     ArraySpec("first", (), np.dtype(np.bool_)),
     ArraySpec("frames", (), np.dtype(np.int32)),
+    ArraySpec("masked", (), np.dtype(np.int32)),
 )
+COUNTED_SCALARS = ("frames", "masked")
+"""Those of them that are counted and not kept in unrolls."""
 REPLY_SCALARS = (ArraySpec("action", (), np.dtype(np.int64)),)
 
 
@@ -190,6 +193,10 @@ class Slab:
         self.requests[block] = 0
         self.replies[block] = 0
 
+    def count_reply(self, block: int, group: int) -> None:
+        """A group's request is answered. An actor may have written anything into either counter."""
+        self.replies[block, group] = self.requests[block, group]
+
     def close(self) -> None:
         """Close the file and let go of the memory; it is unmapped when the last view of it is gone."""
         if self.fd < 0:
@@ -287,6 +294,14 @@ class Block:
     def pack_request(self, group: int) -> bytes:
         """A group's request half as `layout.request_bytes` bytes, field after field."""
         return b"".join(self._request_bytes[group])
+
+    def request_parts(self, group: int) -> list[memoryview]:
+        """The parts of a packed request, without a copy; they change when the rows are written."""
+        return self._request_bytes[group]
+
+    def reply_parts(self, group: int) -> list[memoryview]:
+        """The parts of a packed reply, without a copy; they change when the rows are written."""
+        return self._reply_bytes[group]
 
     def unpack_request(self, group: int, data: bytes | memoryview) -> None:
         """Write a packed request into a group's rows.

@@ -18,6 +18,7 @@ from seedflow.rpc.messages import (
     RINGS,
     ExitOrder,
     Fault,
+    FaultKind,
     Granted,
     Heartbeat,
     MalformedMessage,
@@ -28,6 +29,7 @@ from seedflow.rpc.messages import (
     encode,
     receive,
 )
+from seedflow.rpc.peers import other_user
 from seedflow.rpc.slab import Block, BlockLayout
 
 SEND_SECONDS = 30.0  # how long a ring waits for room in a socket buffer that is full
@@ -115,10 +117,10 @@ class SlabConnection(Connection):
             self._end = end
             raise
 
-    def report_fault(self, text: str) -> None:
+    def report_fault(self, text: str, kind: FaultKind = "raised") -> None:
         """See `Connection.report_fault`."""
         with contextlib.suppress(ConnectionLost, Exit):  # then the learner knows that this actor ends
-            self._send_patiently(encode(Fault(text)), FAULT_SECONDS)
+            self._send_patiently(encode(Fault(text, kind)), FAULT_SECONDS)
 
     def close(self) -> None:
         """See `Connection.close`."""
@@ -196,6 +198,8 @@ def _connect(sock: socket.socket, path: str, timeout: float) -> None:
         raise ConnectionLost(f"the learner did not accept at {path} within {timeout:g} s") from error
     except OSError as error:
         raise SocketUnreachable(f"no learner at the control socket {path}: {error}") from error
+    if stranger := other_user(sock):
+        raise SocketUnreachable(f"the control socket {path} is not this user's but that of {stranger}")
 
 
 def _register(

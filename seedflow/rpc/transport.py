@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from seedflow.rpc.leases import DroppedLease, Lease, LeaseCounts, LeaseTable
+from seedflow.rpc.leases import DroppedLease, Ending, Lease, LeaseCounts, LeaseTable
+from seedflow.rpc.messages import FaultKind
 from seedflow.rpc.slab import Slab
 
 
@@ -32,6 +33,7 @@ class LeaseClosed:
 
     lease: Lease
     reason: str
+    ending: Ending
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,11 @@ class GroupRang:
 
 @dataclass(frozen=True)
 class FaultReported:
-    """An actor reported the failure of which it is about to end."""
+    """An actor reported the failure of which it is about to end, or its predecessor has ended."""
 
     lease: Lease
     text: str
+    kind: FaultKind
 
 
 Event = LeaseOpened | LeaseClosed | GroupRang | FaultReported
@@ -93,7 +96,10 @@ class LearnerTransport(Protocol):
         """Make a waiting `poll` return. May be called by any thread, also after `close`."""
 
     def counts(self) -> LeaseCounts:
-        """Counters and gauges of the leases."""
+        """Counters and gauges of the leases. May be called by any thread."""
+
+    def metrics(self) -> dict[str, float]:
+        """These and the transport's own, by metric name. May be called by any thread."""
 
     def close(self) -> None:
         """Close all connections; leaves the slab open. May be called twice."""
@@ -112,10 +118,13 @@ def admit_ring(table: LeaseTable, slab: Slab, lease: Lease, group: int, now: flo
         start = group * slab.layout.envs
         all_first = bool(slab.fields["first"][lease.block, start : start + lease.envs].all())
     dropped = table.ring(lease.id, group, now, all_first)
-    if dropped is None and slab.requests[lease.block, group] != slab.replies[lease.block, group] + 1:
+    if dropped is not None:
+        return dropped
+    requests, replies = int(slab.requests[lease.block, group]), int(slab.replies[lease.block, group])
+    if requests != replies + 1:
         return table.drop(
             lease.id,
-            f"group {group} rang with request counter {slab.requests[lease.block, group]} after "
-            f"{slab.replies[lease.block, group]} replies: expected one more request than replies",
+            f"group {group} rang with request counter {requests} after {replies} replies: expected one more "
+            "request than replies",
         )
-    return dropped
+    return None

@@ -62,23 +62,24 @@ class FixedActionLearner:
 
     Attributes
     ----------
-    opened, closed, faults
-        What happened, in order.
+    opened, closed, faults, kinds
+        What happened, in order; `kinds` are those of the faults.
     rows
         For each request the lease id, the group, and copies of its rows.
     answering
         Cleared, rings stay unanswered.
     """
 
-    def __init__(self, config: Config, spec: EnvSpec) -> None:
+    def __init__(self, config: Config, spec: EnvSpec, lease_seconds: float = 30.0) -> None:
         layout = BlockLayout(spec, config.actor.groups, config.actor.envs_per_group)
-        table = LeaseTable(2, 1, 2, layout.groups, layout.envs, spec.fingerprint, 30.0)
+        table = LeaseTable(2, 1, 2, layout.groups, layout.envs, spec.fingerprint, lease_seconds)
         self._slab = Slab(layout, table.blocks)
         self._server = ControlServer(layout, self._slab, table, TOKEN)
         self.endpoint = {"socket": str(self._server.path), "gateway": None}
         self.opened: list[Lease] = []
         self.closed: list[tuple[Lease, str]] = []
         self.faults: list[str] = []
+        self.kinds: list[str] = []
         self.rows: list[tuple[int, int, dict[str, np.ndarray]]] = []
         self.answering = threading.Event()
         self.answering.set()
@@ -109,10 +110,11 @@ class FixedActionLearner:
                     match event:
                         case LeaseOpened(lease):
                             self.opened.append(lease)
-                        case LeaseClosed(lease, reason):
+                        case LeaseClosed(lease, reason, _):
                             self.closed.append((lease, reason))
-                        case FaultReported(_, text):
+                        case FaultReported(_, text, kind):
                             self.faults.append(text)
+                            self.kinds.append(kind)
                         case GroupRang(lease, group):
                             self._answer(lease, group)
         finally:
@@ -170,9 +172,9 @@ def learner() -> Iterator[Callable[..., FixedActionLearner]]:
     """Start learners that are closed at the test's end."""
     with contextlib.ExitStack() as stack:
 
-        def start(config: Config, spec: EnvSpec | None = None) -> FixedActionLearner:
+        def start(config: Config, spec: EnvSpec | None = None, **more: Any) -> FixedActionLearner:
             return stack.enter_context(
-                contextlib.closing(FixedActionLearner(config, spec or spec_of(config)))
+                contextlib.closing(FixedActionLearner(config, spec or spec_of(config), **more))
             )
 
         yield start

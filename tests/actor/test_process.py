@@ -115,7 +115,7 @@ def test_threads_are_limited_before_numpy_is_loaded_and_logged(learner: Learner,
     process.wait_state("running")
     assert "OMP_NUM_THREADS=1" in process.log_tail()
     threads = len(os.listdir(f"/proc/{process.pid}/task"))
-    assert threads <= 5, "main, heartbeat, two of the channel, and one connection attempt at most"
+    assert threads <= 6, "main, heartbeat, watchdog, two of the channel, one connection attempt at most"
 
 
 def test_running_actor_has_loaded_neither_torch_nor_numba_nor_dask(learner: Learner, actor: Actor) -> None:

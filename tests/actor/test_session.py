@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seedflow.actor.session import ActorStart, shape_of
+from seedflow.actor.start import ActorStart, shape_of
 from seedflow.config import parse_config
 from seedflow.errors import ConfigError
 from tests.actor.conftest import make_config, spec_of

@@ -165,3 +165,18 @@ def test_a_crash_before_any_call_leaves_all_or_nothing(tmp_path: Path, calls: ty
     assert outcomes[0] == (False, False)
     assert outcomes[-1] == (True, True)
     assert len(outcomes) > 8
+
+
+def test_what_may_not_be_read_is_no_damage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older generation would be no way out of missing rights, or of too many open files."""
+    real = os.open
+
+    def refusing(path: object, *args: object, **kwargs: object) -> int:
+        if path == "one":
+            raise OSError(errno.EACCES, "Permission denied")
+        return real(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(CheckpointError, match=r"data/one cannot be read: Permission denied") as caught:
+        LocalStore(root).read("data/one")
+    assert not isinstance(caught.value, CheckpointDamaged)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from seedflow.cluster.launch import RoleId
 from seedflow.cluster.restarts import LONGEST_DELAY, RestartPolicy, exception_text
+from seedflow.errors import EnvironmentFault
+from seedflow.roles import failure
 
 ONE, TWO = RoleId("actor", 1), RoleId("actor", 2)
 
@@ -36,6 +38,15 @@ def test_the_same_exception_of_one_role_is_given_up_and_of_another_is_not() -> N
     assert (
         policy.failed(ONE, "ValueError: x", 3.0) == "actor-1 failed with the same exception twice within 60 s"
     )
+
+
+def test_a_fault_that_names_its_place_is_known_by_what_it_has_in_common() -> None:
+    first, second = (
+        failure(EnvironmentFault(f"reward of environment 3 is nan at step {t}", "reward is not finite"), True)
+        for t in (17, 1234)
+    )
+    assert exception_text(first) == exception_text(second) == "EnvironmentFault: reward is not finite"
+    assert "step 1234" in second["message"]
 
 
 def test_what_identifies_an_exception() -> None:

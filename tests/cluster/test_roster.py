@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
+from seedflow.actor.start import Obituary
 from seedflow.cluster.launch import Note, RoleId, RoleResult
 from seedflow.cluster.placement import WorkerInfo
 from seedflow.cluster.roster import STOP_MARGIN, UNSTARTED_SECONDS, Cancel, Roster, Submit
@@ -112,6 +113,64 @@ def test_a_failed_actor_starts_again_after_a_delay_with_the_next_generation() ->
     assert (submit.role, submit.generation) == (ACTOR, 1)
     assert roster.restarts == 1
     assert roster.notices == ["actor-0 failed with ValueError: boom; starting generation 1 in 0.5 s"]
+
+
+KILLED = RoleResult("ended", 139, host="node", doing="step of group 0 (environments 0 to 1), environment 1")
+
+
+def test_the_replacement_of_an_actor_that_was_killed_is_told_how() -> None:
+    roster = running()
+    roster.ended(ACTOR, 0, replace(KILLED, crash="Fatal Python error: Segmentation fault\n..."), 10.0)
+    roster.advance(10.0)
+    (submit,) = roster.advance(10.5)
+    assert isinstance(submit, Submit)
+    assert submit.before == Obituary(
+        f"generation 0: actor-0 was killed by SIGSEGV in {KILLED.doing}\n"
+        "Fatal Python error: Segmentation fault\n...",
+        "crashed",
+    )
+    roster.ended(ACTOR, 1, replace(KILLED, hung=True), 20.0)
+    roster.advance(20.0)
+    (submit,) = roster.advance(21.5)
+    assert isinstance(submit, Submit)
+    assert submit.before is not None
+    assert submit.before.kind == "hung"
+    assert "was killed, since step of group 0" in submit.before.text
+
+
+@pytest.mark.parametrize("result", [crashed(), RoleResult("lost"), RoleResult("left", 0)])
+def test_one_that_could_tell_itself_or_ended_in_order_leaves_nothing_to_tell(result: RoleResult) -> None:
+    roster = running()
+    roster.ended(ACTOR, 0, result, 10.0)
+    roster.advance(10.0)
+    submits = [c for c in roster.advance(10.5) if isinstance(c, Submit)]
+    assert all(submit.before is None for submit in submits)
+
+
+def silent(index: int, generation: int) -> Note:
+    return note(LEARNER, 0, "message", kind="silent", role="train", index=index, generation=generation)
+
+
+def test_an_actor_that_fell_silent_is_replaced_although_its_process_is_there() -> None:
+    roster = running()
+    roster.heard(silent(0, 0), 50.0)
+    assert roster.advance(50.0) == [Cancel(ACTOR, 0)]
+    (submit,) = roster.advance(50.5)
+    assert isinstance(submit, Submit)
+    assert (submit.role, submit.generation) == (ACTOR, 1)
+    assert submit.before == Obituary("generation 0: actor-0 fell silent", "hung")
+    assert roster.notices == ["actor-0 fell silent; starting generation 1 in 0.5 s"]
+    assert state(roster, OTHER) == ("running", 0)
+
+
+def test_silence_of_an_older_generation_or_of_nobody_changes_nothing() -> None:
+    roster = running()
+    roster.ended(ACTOR, 0, crashed(), 10.0)
+    roster.advance(11.0)
+    for message in (silent(0, 0), silent(9, 1)):
+        roster.heard(message, 12.0)
+    assert state(roster, ACTOR) == ("submitted", 1)
+    assert roster.restarts == 1
 
 
 def test_news_of_an_older_generation_changes_nothing() -> None:

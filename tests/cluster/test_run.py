@@ -119,6 +119,16 @@ def test_no_log_and_no_page_of_dask_holds_the_token(user_client: Client, tmp_pat
         assert token not in text
 
 
+def test_every_run_has_a_token_of_its_own_of_256_bits_that_it_does_not_show(
+    user_client: Client, tmp_path: Path
+) -> None:
+    runs = [Run(user_client, make_config(), SPEC, tmp_path) for _ in range(2)]
+    tokens = [run._start_message["token"] for run in runs]
+    assert tokens[0] != tokens[1]
+    assert [len(bytes.fromhex(token)) for token in tokens] == [32, 32]
+    assert not any(token in repr(run) for token, run in zip(tokens, runs, strict=True))
+
+
 def test_a_killed_actor_is_replaced_by_the_next_generation(user_client: Client, tmp_path: Path) -> None:
     config = make_config()
     with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:

@@ -220,6 +220,21 @@ def test_a_wrong_override_is_refused_and_named(write: Write, override: str, said
     assert said in refusal(write("{}"), override)
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("replay.chunk=30", "burn_in = 40 is not a multiple of chunk = 30"),
+        ("replay.period=50", "period = 50 is not a multiple of chunk = 40"),
+        ("replay.capacity=100", "min_size = 5000 is larger than capacity = 100"),
+        ("replay.priority_exponent=1.5", "replay.priority_exponent = 1.5"),
+        ("replay.samples_per_insert=0", "replay.samples_per_insert = 0"),
+        ("replay.on_damage=ignore", 'replay.on_damage = "ignore"'),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused(write: Write, override: str, said: str) -> None:
+    assert said in refusal(write("{}"), override)
+
+
 def test_mistakes_of_overrides_alone_do_not_blame_the_file(write: Write) -> None:
     path = write("actor: {envs_per_group: 4}")
     assert refusal(path, "seed=-1", "foo").splitlines()[0] == "override: 2 mistakes"

@@ -100,7 +100,7 @@ def test_frames_are_those_that_the_emulator_ran(vectorization):
 def test_an_episode_begins_with_as_many_no_ops_as_allowed_at_most():
     with make(num_envs=8, kwargs={"noop_max": 1}) as group:
         group.reset(allocate_rows(group.spec, 8))
-        assert set(group._frame) == {0, 1}
+        assert set(group._inner._frame) == {0, 1}
 
 
 def test_the_time_limit_truncates_after_its_frames_without_the_no_ops():

@@ -7,7 +7,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from seedflow.config import EnvConfig
 from seedflow.envs import allocate_rows, make_group
-from seedflow.envs.gymnasium_group import GymnasiumGroup
+from seedflow.envs.gymnasium_group import GymnasiumGroup, make_sync
 from seedflow.errors import EnvironmentFault, SpecError
 from tests.envs import three_step
 from tests.envs.conformance import (
@@ -166,7 +166,7 @@ def test_the_cartpole_entry_point_truncates_after_exactly_the_time_limit():
 def test_the_entry_point_is_taken_by_default_and_sync_for_wrapped_environments():
     def vector_of(config):
         with make_group(config, 2, seeds(2)) as group:
-            return type(group._env).__name__
+            return type(group._inner._env).__name__
 
     assert vector_of(EnvConfig(id="CartPole-v1")) == "CartPoleVectorEnv"
     assert vector_of(EnvConfig(id="CartPole-v1", vectorization="sync")) == "SyncVectorEnv"
@@ -242,7 +242,7 @@ def test_actions_count_from_zero_whatever_the_space_starts_at():
 
 @pytest.mark.parametrize("reward", [True, 2, np.int8(3), np.float16(0.5), float("nan"), float("-inf")])
 def test_rewards_of_any_number_are_passed_on_as_float32(reward):
-    with make_group(EnvConfig(), 1, seeds(1), env_fn=lambda: ThreeStep(reward=reward)) as group:
+    with make_sync(lambda: ThreeStep(reward=reward), 1, seeds(1), "ThreeStep") as group:
         history = record(group, 1)
     np.testing.assert_array_equal(history["reward"][1], np.float32(reward))
 

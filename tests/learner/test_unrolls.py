@@ -10,7 +10,7 @@ from seedflow.algos import make_algorithm
 from seedflow.envs import probe_spec
 from seedflow.envs.synthetic import counting_observation, counting_reward
 from seedflow.networks import NetworkInput
-from tests.learner.rig import counting_config, gathered_unrolls, learner_with_actor
+from tests.learner.rig import COUNTING, counting_config, gathered_unrolls, learner_with_actor
 
 
 def test_slab_and_grpc_give_identical_unrolls(tmp_path: Path) -> None:
@@ -45,6 +45,34 @@ def test_an_unroll_holds_consecutive_indices_of_one_environment(tmp_path: Path) 
             assert (unroll["behaviour_log_prob"] < 0).all()
     # T = 6 with overlap 1: each environment's unrolls begin at 0, 6, 12, ...
     assert seen == {(env, start) for env in range(4) for start in (0, 6)}
+
+
+def test_sixteen_environments_of_a_group_are_truncated_each_at_its_own_time(tmp_path: Path) -> None:
+    """Each ends at its true last observation, and no other environment's end shows in its unroll."""
+    kwargs = {**COUNTING["env"]["kwargs"], "ending": "truncated", "episode_length": [2, 9]}
+    config = counting_config(
+        env={**COUNTING["env"], "kwargs": kwargs},
+        actor={"count": 1, "groups": 1, "envs_per_group": 16},
+        rollout={"unroll": 12, "prefetch": 3},
+        train={"batch": 8},
+    )
+    (leaf,) = probe_spec(config.env).observation
+    ends: dict[int, list[int]] = {}
+    for batch in gathered_unrolls(config, "slab", tmp_path):
+        assert not batch["terminated"].any()
+        truncated, first = batch["truncated"], batch["first"]
+        np.testing.assert_array_equal(truncated[:-1], first[1:])
+        for b in range(8):
+            start = batch["observation"][0, b, 0]
+            env, count = int(start // 1000), int(start % 1000)
+            for t in range(13):
+                expected = counting_observation(env, count + t, leaf)
+                np.testing.assert_array_equal(batch["observation"][t, b], expected)
+                reward = 0.0 if first[t, b] else counting_reward(env, count + t)
+                assert batch["reward"][t, b] == reward
+            ends.setdefault(env, []).extend(count + t for t in range(1, 13) if truncated[t, b])
+    assert ends.keys() == set(range(16))
+    assert len({tuple(times) for times in ends.values()}) > 8  # their times differ
 
 
 def test_the_stored_state_is_that_of_the_first_index(tmp_path: Path) -> None:

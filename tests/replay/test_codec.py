@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import google_crc32c
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from numcodecs import zstd
 
 from seedflow.errors import DamagedChunk, SpecError
+from seedflow.replay import zstd as zstd_calls
 from seedflow.replay.codec import content_size, decode_into, encode
 from seedflow.replay.layout import DTYPES
 
@@ -107,6 +109,60 @@ def test_a_second_frame_behind_the_first_is_refused() -> None:
     frame = zstd.compress(bytes(range(100)), 1)
     with pytest.raises(DamagedChunk, match="cannot be decompressed"):
         decode_into(sealed(frame + frame), np.empty(100, np.uint8), True)
+
+
+BOTH = pytest.mark.parametrize("decompress", [zstd_calls.decompress, zstd_calls.portable_decompress])
+
+
+@BOTH
+def test_decompressing_fills_the_memory_and_nothing_beside_it(decompress: zstd_calls.Decompress) -> None:
+    frame = zstd.compress(bytes(range(200)), 1)
+    out = np.full(260, 255, np.uint8)
+    decompress(frame + b"rest", len(frame), out.data[30:230])
+    assert out.tobytes() == bytes([255] * 30) + bytes(range(200)) + bytes([255] * 30)
+
+
+@BOTH
+@given(data=st.data())
+def test_what_cannot_be_decompressed_is_an_error_and_writes_nothing_beside(
+    decompress: zstd_calls.Decompress, data: st.DataObject
+) -> None:
+    frame = bytearray(zstd.compress(bytes(i * i % 7 for i in range(100)), 1))
+    if data.draw(st.booleans()):
+        frame[data.draw(st.integers(4, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+    out = np.full(200, 255, np.uint8)
+    with contextlib.suppress(RuntimeError):
+        decompress(bytes(frame), len(frame), out.data[40:139])
+        assert content_size(bytes(frame)) != 100
+    assert (out[:40] == 255).all()
+    assert (out[139:] == 255).all()
+
+
+def test_the_fast_way_is_there_and_a_library_without_zstd_is_no_way() -> None:
+    assert zstd_calls.decompress is not zstd_calls.portable_decompress
+    assert zstd_calls.make_decompress("no such library") is zstd_calls.portable_decompress
+    assert zstd_calls.make_decompress(np._core._multiarray_umath.__file__) is zstd_calls.portable_decompress
+
+
+def test_each_thread_decompresses_with_a_context_of_its_own() -> None:
+    arrays = [np.random.default_rng(i).integers(0, 3, 50_000).astype(np.uint8) for i in range(8)]
+    encoded = [encode(array, True) for array in arrays]
+    failures: list[int] = []
+
+    def work(mine: int) -> None:
+        out = np.empty_like(arrays[0])
+        for i in range(200):
+            which = (i + mine) % 8
+            decode_into(encoded[which], out, True)
+            if out.tobytes() != arrays[which].tobytes():
+                failures.append(which)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert failures == []
 
 
 @pytest.mark.parametrize(

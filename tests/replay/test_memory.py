@@ -11,6 +11,7 @@ import pytest
 
 from seedflow.config import ReplayConfig
 from seedflow.errors import ConfigError, ReplayFull
+from seedflow.replay.chunks import ARRAY_OVERHEAD, CHUNK_OVERHEAD
 from seedflow.replay.layout import ReplaySpec
 from seedflow.replay.memory import gib, limit_bytes, machine_bytes, plan_memory
 from seedflow.replay.replay import Replay
@@ -64,7 +65,7 @@ def test_a_capacity_that_cannot_fit_is_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError) as raised:
         Replay(ATARI, config, seed=0)
     message = str(raised.value)
-    assert "replay.capacity = 100000 takes at least 0.456 GiB for what does not compress" in message
+    assert "replay.capacity = 100000 takes at least 0.474 GiB for what does not compress" in message
     assert "(reward, first, c, h), and 0.25 GiB are allowed (replay.memory_gib)" in message
     (fits,) = re.findall(r"lower replay.capacity to (\d+)", message)
     Replay(ATARI, config.model_copy(update={"capacity": int(fits)}), seed=0).close()
@@ -111,13 +112,17 @@ NOISE = replace(
 )
 
 
+CHUNK = 2 * 64 * 64 + ARRAY_OVERHEAD + CHUNK_OVERHEAD
+"""Memory of one chunk of noise, but for some bytes."""
+
+
 def noise(rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"observation": rng.integers(0, 256, (2, 64, 64)).astype(np.uint8)}
 
 
 def test_frames_that_do_not_compress_stay_below_the_limit_and_the_oldest_go() -> None:
     said: list[str] = []
-    limit = 50 * 2 * 64 * 64
+    limit = 50 * CHUNK
     config = make_config(NOISE, capacity=100, min_size=4, memory_gib=limit / 2**30)
     replay = Replay(NOISE, config, seed=0, batch=6, report=said.append)
     rng = np.random.default_rng(0)
@@ -143,7 +148,7 @@ def test_frames_that_do_not_compress_stay_below_the_limit_and_the_oldest_go() ->
 
 @pytest.mark.parametrize(("min_size", "batch"), [(8, 1), (1, 8)])
 def test_too_few_sequences_for_a_batch_are_an_error(min_size: int, batch: int) -> None:
-    config = make_config(NOISE, capacity=100, min_size=min_size, memory_gib=8.5 * 2 * 64 * 64 / 2**30)
+    config = make_config(NOISE, capacity=100, min_size=min_size, memory_gib=8.5 * CHUNK / 2**30)
     replay = Replay(NOISE, config, seed=0, batch=batch)
     rng = np.random.default_rng(0)
     for _ in range(8):
@@ -158,7 +163,7 @@ def test_what_is_restored_stays_below_the_limit() -> None:
     rng = np.random.default_rng(0)
     for _ in range(41):
         replay.insert("env", noise(rng), None)
-    limit = 20 * 2 * 64 * 64
+    limit = 20 * CHUNK
     said: list[str] = []
     config = make_config(NOISE, capacity=100, memory_gib=limit / 2**30)
     smaller = Replay(NOISE, config, seed=0, snapshot=replay.snapshot(), report=said.append)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seedflow.errors import ConfigError, DamagedChunk, SeedflowError, SpecError
+from seedflow.metrics.names import describe
 from seedflow.replay.chunks import Chunk, ChunkStore
 from seedflow.replay.encoding import ChunkEncoder
 from seedflow.replay.layout import DTYPES, ReplaySpec
@@ -232,6 +233,30 @@ def test_a_state_is_needed_only_where_a_sequence_begins() -> None:
     assert replay.insert(0, arrays(replay.spec, 0, 1)[0], None) is None
     assert fill(replay, 0, [2]) == [0]
     assert [len(chunk.data) for chunk in replay.snapshot().chunks] == [5, 3, 5]
+    replay.close()
+
+
+def test_all_that_it_counts_is_described() -> None:
+    replay = make_replay(make_spec(), capacity=2)
+    fill(replay, 0, range(6))
+    batch = SequenceBatch(replay.spec, 3)
+    assert replay.sample(batch)
+    replay.update_priorities(np.array([0, 1, 2]), np.ones(3))
+    metrics = replay.metrics()
+    assert [name for name in metrics if describe(name) is None] == []
+    counted = {name.removeprefix("replay/"): value for name, value in metrics.items()}
+    chosen = (
+        "sequences",
+        "chunks",
+        "inserted",
+        "evicted",
+        "evicted_for_memory",
+        "sampled",
+        "stale",
+        "balance",
+    )
+    assert [counted[name] for name in chosen] == [2, 4, 4, 2, 0, 3, 2, 0.0]
+    assert counted["compression"] > 1.5
     replay.close()
 
 

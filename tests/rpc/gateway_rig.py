@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from seedflow.rpc.connection import Connection
 from seedflow.rpc.gateway_process import GatewayProcess
 from seedflow.rpc.grpc_client import GrpcConnection
 from seedflow.rpc.leases import Registration
+from seedflow.rpc.tls import Tls
 from seedflow.rpc.transport import GroupRang, LeaseClosed
 from seedflow.specs import ArraySpec, EnvSpec
 from tests.rpc.echo_learner import TOKEN, EchoLearner, Rows, registration
@@ -60,7 +63,7 @@ class RecordingLearner(EchoLearner):
 class Rig:
     """A learner, its gateway, and actors' connections that are closed at the end."""
 
-    def __init__(self, learner: RecordingLearner, log_path: Path) -> None:
+    def __init__(self, learner: RecordingLearner, log_path: Path, tls: Tls | None = None) -> None:
         self.learner = learner
         self.log_path = log_path
         layout = learner.layout
@@ -72,6 +75,7 @@ class Rig:
             layout.spec,
             groups=layout.groups,
             envs=layout.envs,
+            tls=tls,
             log_path=log_path,
         )
         self._open: list[Connection] = []
@@ -101,6 +105,11 @@ class Rig:
         self._open.append(connection)
         return connection
 
+    def kill_gateway(self) -> None:
+        """End the gateway as a crash does."""
+        assert self.gateway.pid is not None
+        os.kill(self.gateway.pid, signal.SIGKILL)
+
     def hang_up(self) -> None:
         """Close every connection."""
         while self._open:
@@ -108,10 +117,10 @@ class Rig:
 
 
 @contextlib.contextmanager
-def running(learner: RecordingLearner, directory: Path) -> Iterator[Rig]:
+def running(learner: RecordingLearner, directory: Path, tls: Tls | None = None) -> Iterator[Rig]:
     """Run a learner and its gateway; end all of it at last."""
     with learner:
-        rig = Rig(learner, directory / "gateway.log")
+        rig = Rig(learner, directory / "gateway.log", tls)
         with rig.gateway:
             rig.gateway.start(TIMEOUT)
             try:

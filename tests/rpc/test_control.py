@@ -188,6 +188,7 @@ def test_a_wrong_token_is_refused_for_good_and_not_shown(learner: EchoLearner) -
     with pytest.raises(RegistrationRefused, match="token does not match") as raised:
         learner.connect(token="0" * 64)
     assert not raised.value.retryable
+    assert learner.server.metrics()["lease/refused_token"] == 1
     assert TOKEN not in str(raised.value)
     assert learner.server.counts().granted == 0
 
@@ -219,6 +220,16 @@ def test_the_same_generation_twice_is_refused_and_the_first_goes_on(learner: Ech
         with pytest.raises(RegistrationRefused, match="generation 0 of train actor 0 is already connected"):
             learner.connect()
         step(actor, 0, seed=1)
+
+
+def test_a_stale_generation_is_refused_and_the_newer_one_goes_on(learner: EchoLearner) -> None:
+    with learner.connect(registration(generation=3)) as newer:
+        step(newer, 0, seed=0, first=True)
+        with pytest.raises(RegistrationRefused, match="which is newer than generation 2") as raised:
+            learner.connect(registration(generation=2))
+        assert not raised.value.retryable
+        assert learner.server.metrics()["lease/refused_stale"] == 1
+        step(newer, 0, seed=1)
 
 
 def test_a_higher_generation_takes_over_and_the_older_is_told_to_exit(learner: EchoLearner) -> None:
@@ -355,6 +366,20 @@ def test_report_fault_reaches_the_learner(learner: EchoLearner) -> None:
     assert learner.event(FaultReported).text.endswith("the end")
 
 
+def test_an_actor_that_reports_without_end_is_dropped(learner: EchoLearner) -> None:
+    """Every fault is shown to people and written to the log."""
+    with learner.connect(registration(1)) as bystander, RawActor(learner) as actor:
+        for number in range(control.MAX_FAULTS + 1):
+            actor.sock.send(encode(Fault(f"fault {number}", "hung")))
+        assert f"more than {control.MAX_FAULTS} faults of one lease" in actor.expect_drop()
+        learner.event(LeaseClosed)
+        faults = [event for event in learner.events if isinstance(event, FaultReported)]
+        assert [(fault.text, fault.kind) for fault in faults] == [
+            (f"fault {number}", "hung") for number in range(control.MAX_FAULTS)
+        ]
+        step(bystander, 0, seed=0, first=True)
+
+
 class Clock:
     """Seconds that pass when told so."""
 
@@ -364,25 +389,43 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def run(self, learner: EchoLearner, until: float) -> None:
+        """Let seconds pass one after the other, as for a learner that never stands still."""
+        while self.now < until:
+            self.now += 1.0
+            learner.call(lambda: None)
+
 
 def test_a_lease_without_heartbeat_expires_and_its_block_waits_for_the_writer() -> None:
     clock = Clock()
     with EchoLearner(lease_seconds=20.0, clock=clock) as learner, RawActor(learner) as actor:
-        clock.now = 19.0
+        clock.run(learner, until=19.0)
         actor.sock.send(encode(Heartbeat()))
         actor.ring(0)  # both are read in one go, at 19 s
         assert receive(actor.sock) == (Reply(0), None)
-        clock.now = 38.0
-        learner.call(lambda: None)
+        clock.run(learner, until=38.0)
         actor.ring(1)
         assert receive(actor.sock) == (Reply(1), None)
-        clock.now = 59.0
-        learner.server.wake()
+        clock.run(learner, until=59.0)
         assert "nothing was heard from the actor for 20 s" in actor.expect_drop()
-        assert learner.event(LeaseClosed).lease == actor.lease
+        closed = learner.event(LeaseClosed)
+        assert (closed.lease, closed.ending) == (actor.lease, "silent")
+        assert learner.server.metrics()["lease/dropped_silent"] == 1
         assert learner.server.counts().quarantined == 1
         actor.sock.close()
         learner.until(lambda: learner.server.counts().free == learner.slab.blocks)
+
+
+def test_a_learner_that_was_stopped_itself_drops_nobody() -> None:
+    clock = Clock()
+    with EchoLearner(lease_seconds=20.0, clock=clock) as learner, RawActor(learner) as actor:
+        clock.now = 1000.0
+        learner.call(lambda: None)
+        actor.ring(0)
+        assert receive(actor.sock) == (Reply(0), None)
+        assert learner.server.counts().active == 1
+        clock.run(learner, until=1030.0)
+        assert "nothing was heard" in actor.expect_drop()
 
 
 def test_heartbeats_come_by_themselves(learner: EchoLearner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,8 @@ def malformed_messages(rig: Rig) -> dict[str, tuple[ActorMessage | bytes, str]]:
     return {
         "a group that the lease does not have": (request(rig, group=2), "names group 2: expected 0 to 1"),
         "a group beyond any": (request(rig, group=2**32 - 1), "names group 4294967295"),
-        "a payload too short": (request(rig, payload=b"\1"), "has 1 bytes, expected 45"),
-        "a payload too long": (request(rig, payload=b"\1" * 46), "has 46 bytes, expected 45"),
+        "a payload too short": (request(rig, payload=b"\1"), "has 1 bytes, expected 57"),
+        "a payload too long": (request(rig, payload=b"\1" * 58), "has 58 bytes, expected 57"),
         "a second registration": (register(rig), "got register"),
         "nothing": (ActorMessage(), "got an empty message"),
         "bytes of another protocol": (b"\xff\xff\xff\xff", "not a message of seedflow.proto"),
@@ -133,6 +133,7 @@ def test_a_message_over_the_limit_ends_its_own_stream_only(shared: Rig) -> None:
     assert kinds(came) == ["granted"]
     assert status == grpc.StatusCode.RESOURCE_EXHAUSTED, text
     until(lambda: shared.learner.closed(came[0].granted.lease_id), "the end of the lease")
+    until(lambda: shared.gateway.counts().broken >= 1, "the gateway's count")
     step(other, 0, seed=0, first=True)
 
 

@@ -93,6 +93,6 @@ def test_a_fault_is_reported_before_the_lease_closes(transport: InlineTransport)
     actor.close()
     actor.close()
     assert transport.poll(0.0)[1:] == [
-        FaultReported(actor.lease, "ZeroDivisionError"),
-        LeaseClosed(actor.lease, "the actor closed its connection"),
+        FaultReported(actor.lease, "ZeroDivisionError", "raised"),
+        LeaseClosed(actor.lease, "the actor closed its connection", "closed"),
     ]

@@ -3,7 +3,13 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from seedflow.rpc.leases import (
     DroppedLease,
@@ -75,7 +81,7 @@ def test_a_higher_generation_takes_over_in_another_block() -> None:
 def test_an_actor_that_closed_may_come_back_with_its_generation() -> None:
     leases = table()
     first = grant(leases, train())
-    assert leases.writer_gone(first.id) == DroppedLease(first, "the actor closed its connection")
+    assert leases.writer_gone(first.id) == DroppedLease(first, "the actor closed its connection", "closed")
     assert grant(leases, train()).id != first.id
     assert leases.counts().restarts == 0
 
@@ -165,12 +171,12 @@ def test_a_second_ring_before_the_reply_drops_the_lease() -> None:
     lease = grant(leases, train())
     assert leases.ring(lease.id, 1, 0.0, all_first=True) is None
     assert leases.ring(lease.id, 0, 0.0, all_first=True) is None
-    assert leases.reply(lease.id, 1)
+    assert leases.reply(lease.id, 1, 0.0)
     assert leases.ring(lease.id, 1, 0.0, all_first=False) is None
     dropped = leases.ring(lease.id, 0, 0.0, all_first=False)
-    assert dropped == DroppedLease(lease, "rang for group 0 while its request was in flight")
+    assert dropped == DroppedLease(lease, "rang for group 0 while its request was in flight", "protocol")
     assert leases.ring(lease.id, 1, 0.0, all_first=False) is None  # nobody cares any more
-    assert not leases.reply(lease.id, 0)
+    assert not leases.reply(lease.id, 0, 0.0)
 
 
 def test_the_first_request_of_every_group_begins_with_a_reset() -> None:
@@ -188,13 +194,66 @@ def test_a_ring_for_a_group_the_lease_does_not_have_drops_it() -> None:
     leases = table()
     lease = grant(leases, Registration("eval", 0, 0, "print", 1, 8))
     dropped = leases.ring(lease.id, 1, 0.0, all_first=True)
-    assert dropped == DroppedLease(lease, "rang for group 1 of 1")
+    assert dropped == DroppedLease(lease, "rang for group 1 of 1", "protocol")
 
 
 def test_a_reply_to_a_group_that_did_not_ring_is_a_fault_of_the_caller() -> None:
     leases = table()
     with pytest.raises(ValueError, match="no request in flight"):
-        leases.reply(grant(leases, train()).id, 0)
+        leases.reply(grant(leases, train()).id, 0, 0.0)
+
+
+def test_every_refusal_and_every_end_is_counted_by_its_cause() -> None:
+    leases = table(train=2, spare=0, evaluation=0)
+    older = grant(leases, train(0, generation=1))
+    refusal(leases, train(0, generation=1))
+    refusal(leases, train(0, generation=0))
+    refusal(leases, Registration("train", 1, 0, "other", 2, 8))
+    refusal(leases, train(7))
+    leases.refused("token")
+    newer = grant(leases, train(0, generation=2))
+    leases.drop(newer.id, "does not read", "unread")
+    refusal(leases, train(1))  # both blocks wait for their writers
+    leases.writer_gone(older.id)
+    closing = grant(leases, train(1))
+    leases.writer_gone(closing.id)
+    broken = grant(leases, train(1))
+    leases.ring(broken.id, 9, 0.0, all_first=True)
+    leases.writer_gone(broken.id)
+    grant(leases, train(1))
+    leases.tick(LEASE_SECONDS + 1.0)
+    values = leases.counts().metrics()
+    causes = ("token", "version", "mismatch", "duplicate", "stale", "full")
+    assert [values[f"lease/refused_{cause}"] for cause in causes] == [1, 0, 1, 1, 1, 2]
+    endings = ("closed", "silent", "protocol", "unread", "superseded")
+    assert [values[f"lease/dropped_{ending}"] for ending in endings] == [1] * 5
+    assert (values["lease/refused"], values["lease/dropped"], values["lease/registrations"]) == (6, 5, 5)
+
+
+def test_time_in_which_the_learner_stood_still_counts_against_nobody() -> None:
+    leases = table()
+    lease = grant(leases, train())
+    leases.forgive(1000.0)
+    assert leases.tick(1000.0 + LEASE_SECONDS) == []
+    assert [gone.lease for gone in leases.tick(1000.1 + LEASE_SECONDS)] == [lease]
+
+
+def test_the_slowest_actor_is_the_one_that_lets_the_learner_wait_longest() -> None:
+    leases = table(train=3)
+    quick, slow, busy = (grant(leases, train(i)) for i in range(3))
+
+    def slowest(now: float) -> float:
+        assert leases.tick(now) == []
+        return leases.counts().slowest_seconds
+
+    for lease in (quick, slow, busy):
+        leases.ring(lease.id, 0, 1.0, all_first=True)
+    assert slowest(5.0) == 0.0  # all of them wait for the learner
+    leases.reply(slow.id, 0, 5.0)
+    leases.reply(quick.id, 0, 8.0)
+    assert slowest(12.0) == 7.0
+    leases.ring(slow.id, 0, 13.0, all_first=False)
+    assert slowest(13.0) == 5.0
 
 
 class LeaseTableMachine(RuleBasedStateMachine):
@@ -269,7 +328,7 @@ class LeaseTableMachine(RuleBasedStateMachine):
     def reply(self, data: st.DataObject) -> None:
         lease_id, group = data.draw(st.sampled_from(sorted(self.in_flight)))
         self.in_flight.discard((lease_id, group))
-        assert self.table.reply(lease_id, group) == (lease_id in self.active)
+        assert self.table.reply(lease_id, group, self.now) == (lease_id in self.active)
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data())
@@ -328,3 +387,10 @@ class LeaseTableMachine(RuleBasedStateMachine):
 
 LeaseTableMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestLeaseTableMachine = LeaseTableMachine.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ten_thousand_random_sequences_of_lease_events() -> None:
+    many = settings(max_examples=10_000, stateful_step_count=40, deadline=None, database=None)
+    run_state_machine_as_test(LeaseTableMachine, settings=many)

@@ -53,7 +53,7 @@ all_messages = st.one_of(
     st.builds(Register, any_text, registrations, numbers),
     st.builds(Granted, leases),
     st.builds(Refused, any_text, st.booleans()),
-    st.builds(Fault, any_text),
+    st.builds(Fault, any_text, st.sampled_from(["raised", "hung", "crashed"])),
     st.builds(ExitOrder, any_text, st.sampled_from(["finished", "superseded", "dropped"])),
 )
 LEASE = Lease(3, 1, "train", 0, 2, range(8), 2, 4)

@@ -55,11 +55,11 @@ def test_fields_are_aligned_and_do_not_overlap(layout: BlockLayout) -> None:
 
 def test_a_row_carries_observation_reward_flags_frames_and_action() -> None:
     layout = BlockLayout(PIXELS, groups=2, envs=16)
-    names = ["observation", "reward", "terminated", "truncated", "first", "frames"]
+    names = ["observation", "reward", "terminated", "truncated", "first", "frames", "masked"]
     assert list(layout.request_fields) == names
     assert list(layout.reply_fields) == ["action"]
     assert layout.request_fields["observation"].shape == (32, 84, 84)
-    assert layout.request_bytes == 16 * (84 * 84 + 4 + 1 + 1 + 1 + 4)
+    assert layout.request_bytes == 16 * (84 * 84 + 4 + 1 + 1 + 1 + 4 + 4)
     assert layout.reply_bytes == 16 * 8
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -135,7 +136,7 @@ class Launched:
         return self._err.read_text()
 
     def family(self, part: str = "") -> list[int]:
-        """Living processes of the program, itself included, with `part` in their command line."""
+        """Living processes of the program, itself included, with `part` among their command line's words."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -147,7 +148,7 @@ class Launched:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
-            if state != "Z" and part in command:
+            if state != "Z" and (not part or part in re.split(r"[ ;(]|import ", command)):
                 found.append(int(entry.name))
         return found
 

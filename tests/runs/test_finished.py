@@ -75,7 +75,7 @@ def test_a_run_over_grpc_reports_its_evaluations(launch: Launcher) -> None:
     assert launched.end() == 143
     launched.check_quiet()
     for role in ("actor", "eval"):
-        assert "GrpcConnection" in (run_dir / "logs" / f"{role}-0-g0.log").read_text()
+        assert "over GrpcConnection, encrypted" in (run_dir / "logs" / f"{role}-0-g0.log").read_text()
 
 
 @pytest.mark.slow

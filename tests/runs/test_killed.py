@@ -29,7 +29,8 @@ def test_a_killed_actor_is_replaced_and_the_run_goes_on_to_its_end(launch: Launc
     launched.check_quiet()
     assert metrics(run_dir)[-1]["actor/restarts"] == 1
     assert steps(run_dir) >= 2000
-    assert "was killed by SIGKILL; starting generation 1" in launched.out
+    assert "was killed by SIGKILL" in launched.out
+    assert "; starting generation 1" in launched.out
     logs = sorted(path.name for path in (run_dir / "logs").iterdir())
     (replaced,) = [name for name in logs if name.endswith("g1.log")]
     assert "has lease" in (run_dir / "logs" / replaced).read_text()
@@ -73,6 +74,16 @@ def test_a_killed_learner_ends_the_run_with_the_reason(launch: Launcher) -> None
     launched.check_quiet()
     assert "the learner was killed by SIGKILL" in launched.err
     assert str(run_dir / "logs" / "learner-0-g0.log") in launched.err
+
+
+def test_a_killed_training_process_ends_the_run_with_the_reason(launch: Launcher) -> None:
+    run_dir = launch.directory / "run"
+    launched = launch.train(ENDLESS)
+    launched.until(lambda: steps(run_dir) > 100, "training")
+    os.kill(*launched.family("seedflow.learner.training_process"), signal.SIGKILL)
+    assert launched.end() == 1
+    launched.check_quiet()
+    assert "the training process ended with code 137" in launched.err
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from seedflow.algos.randomness import torch_seed
 from seedflow.algos.vtrace.acting import VTraceActing
 from seedflow.algos.vtrace.loss import VTraceTargets, vtrace_loss
 from seedflow.config import Config
+from seedflow.kernels import check_finite
 from seedflow.networks.actor_critic import ActorCritic, NetworkInput
 from seedflow.networks.devices import pick_device
 from seedflow.networks.flat import FlatParameters
@@ -37,6 +38,8 @@ class VTraceLearning(Learning):
         self.parameters = FlatParameters(network)
         self._optimizer = FlatOptimizer(self.parameters, config.train)
         self._config = config.algo
+        self._check = config.kernels.check
+        self._finite = torch.ones((), dtype=torch.int32, device=self.parameters.parameter.device)
         self._leaves = tuple(leaf.name for leaf in network.leaves)
         self._log_entropy_cost = math.log(max(config.algo.entropy_cost, 1e-12))
 
@@ -54,11 +57,24 @@ class VTraceLearning(Learning):
         )
         output, _ = self.network(inputs, batch.state)
         targets = VTraceTargets.from_unrolls(fields, self._config)
+        if self._check:
+            check_finite(
+                reward=fields["reward"],
+                behaviour_log_prob=fields["behaviour_log_prob"],
+                logits=output.logits,
+                values=output.value,
+            )
         cost = self.entropy_cost
-        loss, diagnostics = vtrace_loss(output.logits, output.value, targets, self._config, cost)
+        self._finite.fill_(1)
+        loss, diagnostics = vtrace_loss(
+            output.logits, output.value, targets, self._config, cost, self._finite
+        )
         self.parameters.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        if self._check:
+            check_finite(**{f"gradient of {name}": p.grad for name, p in self.network.named_parameters()})
         diagnostics["loss/gradient_norm"] = self._optimizer.step(learning_rate)
+        diagnostics["loss/finite"] = self._finite.to(torch.float32)
         numbers = dict(zip(diagnostics, torch.stack(list(diagnostics.values())).tolist(), strict=True))
         if self._config.target_entropy is not None:
             # Lagrange multiplier in log space: above the target entropy the cost falls.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seedflow import kernels
 from seedflow.config import VTraceConfig
-from seedflow.kernels import vtrace
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,12 @@ class VTraceTargets:
 
 
 def vtrace_loss(
-    logits: Tensor, values: Tensor, targets: VTraceTargets, config: VTraceConfig, entropy_cost: float
+    logits: Tensor,
+    values: Tensor,
+    targets: VTraceTargets,
+    config: VTraceConfig,
+    entropy_cost: float,
+    finite: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Policy, value and entropy terms.
 
@@ -68,6 +73,8 @@ def vtrace_loss(
         The `algo` section.
     entropy_cost
         Weight of the entropy bonus.
+    finite
+        int32 scalar, set to 0 when the loss is not finite.
 
     Returns
     -------
@@ -79,45 +86,22 @@ def vtrace_loss(
     Each term is a *mean* over valid transitions, where IMPALA took sums: learning rate, RMSProp's
     epsilon and gradient clipping do not carry over from there unchanged.
     """
-    log_policy = torch.log_softmax(logits[:-1], dim=-1)
-    log_prob = log_policy.gather(-1, targets.actions.unsqueeze(-1)).squeeze(-1)
-    entropy = -(log_policy.exp() * log_policy).sum(-1)
-    mask = targets.valid.to(values.dtype)
-    count = mask.sum().clamp(min=1.0)
-
-    def mean(x: Tensor) -> Tensor:
-        return (x * mask).sum() / count
-
-    log_rhos = (log_prob - targets.behaviour_log_probs).detach()
-    returns = vtrace(
-        log_rhos,
+    loss, terms = kernels.vtrace_loss(
+        logits,
+        values,
+        targets.actions,
+        targets.behaviour_log_probs,
         targets.rewards,
         targets.discounts,
-        values.detach(),
         targets.valid,
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
         pg_rho_bar=config.pg_rho_bar,
         trace_decay=config.trace_decay,
+        value_cost=config.value_cost,
+        entropy_cost=entropy_cost,
+        finite=finite,
     )
-    policy_loss = mean(-log_prob * returns.advantages)
-    error = returns.vs - values[:-1]
-    value_loss = mean(0.5 * error.square())
-    mean_entropy = mean(entropy)
-    loss = policy_loss + config.value_cost * value_loss - entropy_cost * mean_entropy
-    with torch.no_grad():
-        ratios = log_rhos.exp()
-        centre = mean(returns.vs)
-        spread = mean((returns.vs - centre).square())
-        residual = mean((error - mean(error)).square())
-        diagnostics = {
-            "loss/total": loss.detach(),
-            "loss/policy": policy_loss.detach(),
-            "loss/value": value_loss.detach(),
-            "loss/entropy": mean_entropy.detach(),
-            "loss/value_error": mean(error.abs()),
-            "loss/explained_variance": 1.0 - residual / (spread + 1e-8),
-            "loss/rho_clipped": mean((ratios > config.rho_bar).to(mask.dtype)),
-            "loss/c_clipped": mean((ratios > config.c_bar).to(mask.dtype)),
-        }
-    return loss, diagnostics
+    return loss, {
+        f"loss/{name}": term for name, term in zip(kernels.VTRACE_LOSS_TERMS, terms.unbind(), strict=True)
+    }

@@ -1,4 +1,4 @@
-"""Environments of whole-run tests, named ``run_envs:Staged-v0`` and ``run_envs:Forking-v0``.
+"""Environments of whole-run tests, named ``run_envs:Staged-v0``, ``Faulty-v0`` and ``Forking-v0``.
 
 They leave marks, files in the directory ``RUN_MARKS``, by which a test sees how far a process is, and can
 be told to hang, raise or kill themselves at any such point. A point is ``<process>-<what>``: the process
@@ -8,7 +8,9 @@ is ``probe``, ``actor``, or ``main`` (inline runtime, evaluation); what is ``ini
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -97,5 +99,42 @@ def make_forking(num_envs: int, **kwargs: Any) -> gym.vector.VectorEnv[Any, Any,
     return gym.vector.AsyncVectorEnv([lambda: StagedEnv(**kwargs)] * num_envs, context="fork")
 
 
+class FaultyEnv(StagedEnv):
+    """Goes wrong in an actor, by chance or at one step.
+
+    Parameters
+    ----------
+    kind
+        ``crash`` kills its own process, ``hold`` hangs in code that holds the interpreter lock, ``hang`` in
+        code that does not, ``nan`` observes NaN.
+    chance
+        Of each step.
+    once
+        Whether only the first actor process of the run goes wrong.
+    """
+
+    def __init__(self, kind: str, chance: float = 1.0, once: bool = False, **staged: Any) -> None:
+        super().__init__(**staged)
+        self._kind, self._chance, self._once = kind, chance, once
+        self._random = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
+
+    def step(self, action: Any) -> Any:
+        observation, *rest = super().step(action)
+        if process_name() == "actor" and self._steps > 5 and self._random.random() < self._chance:
+            if self._once and (marks() / "went-wrong").exists():
+                return observation, *rest
+            mark("went-wrong", str(os.getpid()))
+            if self._kind == "crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            elif self._kind == "hold":
+                ctypes.PyDLL(None).sleep(int(HANG_SECONDS))
+            elif self._kind == "hang":
+                time.sleep(HANG_SECONDS)
+            else:
+                observation = np.full(4, np.nan, np.float32)
+        return observation, *rest
+
+
 gym.register("Staged-v0", StagedEnv, disable_env_checker=True)
+gym.register("Faulty-v0", FaultyEnv, disable_env_checker=True)
 gym.register("Forking-v0", StagedEnv, vector_entry_point=make_forking, disable_env_checker=True)
