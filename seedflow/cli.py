@@ -13,7 +13,6 @@ import dataclasses
 import json
 import os
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,7 +36,7 @@ class _Commands(click.Group):
             with ending_on_signals():
                 return super().invoke(ctx)
         except SeedflowError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo("\n".join([f"Error: {error}", *_notes(error)]), err=True)
             code = EXIT_FAILED
             if isinstance(error, ConfigError | SpecError):
                 code = EXIT_USAGE
@@ -47,7 +46,8 @@ class _Commands(click.Group):
             if isinstance(interrupt.__context__, SeedflowError):  # the program was ending because of it
                 click.echo(f"Error: {interrupt.__context__}", err=True)
             number = interrupt.number if isinstance(interrupt, Signalled) else signal.SIGINT
-            click.echo(f"Stopped by {signal.Signals(number).name}.", err=True)
+            stopped = f"Stopped by {signal.Signals(number).name}."
+            click.echo(" ".join([stopped, *_notes(interrupt)]), err=True)
             code = 128 + number
         ctx.exit(code)
 
@@ -90,9 +90,10 @@ def train(
     if resume and source is not None:
         raise click.UsageError(f"--resume takes the run's own configuration; leave out {source!r}.")
 
-    from seedflow.config import RUN_CONFIG, config_names, load_config
+    from seedflow.config import config_names, load_config
+    from seedflow.run_dir import holds_run
 
-    if run_dir is not None and (resume or (resume_or_start and (run_dir / RUN_CONFIG).is_file())):
+    if run_dir is not None and (resume or (resume_or_start and holds_run(run_dir))):
         source = str(run_dir.absolute())
     if source is None:
         raise click.UsageError(f"Missing CONFIG: a YAML file or one of {', '.join(config_names())}.")
@@ -101,13 +102,10 @@ def train(
     if cluster["scheduler"] or cluster["scheduler_file"]:
         overrides.append("runtime=cluster")
     config = load_config(source, overrides, called="command line")
-    if run_dir is None:
-        run_dir = _new_run_dir(source)
-    click.echo(f"Run directory: {run_dir}", err=True)
 
     from seedflow.train import train as run_training
 
-    run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start)
+    run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start, name=source)
 
 
 @cli.command(name="eval")
@@ -318,16 +316,9 @@ def _split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     return source, overrides
 
 
-def _new_run_dir(source: str) -> Path:
-    """A directory below runs/ that does not exist yet."""
-    path = Path(source)
-    name = path.stem if path.suffix in (".yaml", ".yml") else path.name
-    base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    candidate, count = base, 1
-    while candidate.exists():
-        count += 1
-        candidate = base.with_name(f"{base.name}-{count}")
-    return candidate
+def _notes(error: BaseException) -> list[str]:
+    """What was noted on an exception on its way: how to go on."""
+    return list(getattr(error, "__notes__", ()))
 
 
 if __name__ == "__main__":

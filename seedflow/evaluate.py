@@ -30,6 +30,7 @@ from seedflow.learner.trainer import check_weights
 from seedflow.networks.cores import State
 from seedflow.rollout.state_table import zeros
 from seedflow.rpc.slab import Block, BlockLayout
+from seedflow.run_record import RunRecord
 from seedflow.specs import EnvSpec, leaf_of
 
 MOST_ENVS = 25
@@ -206,11 +207,15 @@ def evaluate(
 
     Raises
     ------
+    ConfigError
+        If the run was trained with an `env_fn` and none is given.
     CheckpointError
         If there is no checkpoint, or it is damaged.
     SpecError
         If the environment is not of the kind that the policy was trained on.
     """
+    instead = f"seedflow.evaluate({str(run_dir)!r}, env_fn=...)"
+    RunRecord.read(Path(run_dir)).check_env_fn(Path(run_dir), env_fn is not None, instead)
     policy = load_policy(run_dir, seed=seed)
     run_seed = policy.config.seed if seed is None else seed
     envs = min(episodes, MOST_ENVS)

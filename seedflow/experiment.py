@@ -1,15 +1,15 @@
-"""A run on a Dask cluster together with what it needs here: the connection and the console."""
+"""A run on a Dask cluster together with what it needs here: the connection, the directory and the console."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from seedflow.cluster import Run, RunStatus, open_cluster
 from seedflow.config import Config
 from seedflow.metrics import Console
+from seedflow.run_dir import Prepared
 from seedflow.specs import EnvSpec
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ class Experiment:
     ----------
     config, spec
         The run's config and its environments' spec.
-    directory
-        The run directory.
+    preparation
+        Entered once the cluster is there; gives the run directory, and is left when all has ended.
+    console
+        Shows the progress.
     client
         A client of the caller's whose cluster is used; never closed.
     resume
@@ -40,31 +42,34 @@ class Experiment:
         self,
         config: Config,
         spec: EnvSpec,
-        directory: Path,
+        preparation: AbstractContextManager[Prepared],
+        console: Console,
         client: Client | None,
         resume: bool,
         env_fn: bytes | None,
     ) -> None:
-        self.dir = directory
-        with ExitStack() as stack:
-            console = stack.enter_context(
-                Console(config.train.total_agent_steps, config.metrics.console, directory.name)
-            )
-            connection = stack.enter_context(open_cluster(config, client))
-            self._run = stack.enter_context(
+        with ExitStack() as outer, ExitStack() as inner:
+            inner.enter_context(console)
+            connection = inner.enter_context(open_cluster(config, client))
+            prepared = outer.enter_context(preparation)
+            self.dir = prepared.dir
+            self._run = inner.enter_context(
                 Run(
                     connection,
                     config,
                     spec,
-                    directory,
+                    self.dir,
                     env_fn=env_fn,
                     resume=resume,
                     on_metrics=lambda values: console.write(int(values["steps/agent"]), values),
                     on_note=console.message,
                 )
             )
-            self._stack = stack.pop_all()
-        self._after = ExitStack()
+            prepared.goes_on()  # a resumed run: its checkpoint was seen to fit
+            self._inner, self._outer = inner.pop_all(), outer.pop_all()
+
+    def __repr__(self) -> str:
+        return f"<Experiment {self.status().phase} in {self.dir}>"
 
     def status(self) -> RunStatus:
         """How the run and each of its roles are doing."""
@@ -82,15 +87,15 @@ class Experiment:
 
     def stop(self) -> None:
         """Save a checkpoint and end every process of the run. May be called twice."""
-        with self._after:
-            self._stack.close()
-
-    def on_stop(self, callback: Callable[[], None]) -> None:
-        """Call something once everything of the run has ended."""
-        self._after.callback(callback)
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._inner.__exit__(kind, error, trace)
+        finally:
+            self._outer.__exit__(kind, error, trace)

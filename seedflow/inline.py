@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +20,8 @@ from seedflow.actor.stepping import ActorLoop, GroupFault
 from seedflow.config import Config
 from seedflow.envs import env_seed, make_group
 from seedflow.errors import EnvironmentFault
-from seedflow.interrupts import between_steps
+from seedflow.finished import PlainStatus
+from seedflow.interrupts import STOPPING, between_steps
 from seedflow.learner.learner import Learner
 from seedflow.learner.session import lease_table, make_sinks
 from seedflow.metrics import Console, Sink
@@ -29,14 +29,6 @@ from seedflow.rpc.inline import InlineTransport
 from seedflow.rpc.leases import Registration, Role
 from seedflow.rpc.slab import BlockLayout, Slab
 from seedflow.specs import EnvSpec
-
-
-@dataclass(frozen=True)
-class InlineStatus:
-    """How an `InlineRun` is doing: its phase (``running`` or ``ended``) and its latest metrics."""
-
-    phase: str
-    metrics: dict[str, float]
 
 
 class InlineRun:
@@ -48,10 +40,14 @@ class InlineRun:
         The run's config and its environments' spec.
     directory
         The run directory.
+    console
+        Shows the progress.
     resume
         Go on from its newest checkpoint.
     env_fn
         The user's environment, if any.
+    on_start
+        Called when all is made and restored, before the first step.
     """
 
     def __init__(
@@ -59,10 +55,13 @@ class InlineRun:
         config: Config,
         spec: EnvSpec,
         directory: Path,
+        console: Console,
         resume: bool = False,
         env_fn: Callable[[], gym.Env[Any, Any]] | None = None,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self.dir = directory
+        self._console, self._on_start = console, on_start
         # No deadline: a batch must not depend on how long something took.
         inference = config.inference.model_copy(update={"deadline_ms": 0.0})
         self._config = config.model_copy(update={"inference": inference})
@@ -70,9 +69,12 @@ class InlineRun:
         self._values: dict[str, float] = {}
         self._stopping = self._ended = False
 
-    def status(self) -> InlineStatus:
+    def __repr__(self) -> str:
+        return f"<InlineRun {self.status().phase} in {self.dir}>"
+
+    def status(self) -> PlainStatus:
         """The phase of the run and the metrics of its last report."""
-        return InlineStatus("ended" if self._ended else "running", dict(self._values))
+        return PlainStatus("ended" if self._ended else "running", dict(self._values))
 
     def stop(self) -> None:
         """Make `run` save a checkpoint and return; may be called from another thread."""
@@ -103,9 +105,7 @@ class InlineRun:
         torch.set_num_threads(config.train.torch_threads or 1)
         with ExitStack() as stack:
             stack.callback(torch.set_num_threads, threads)
-            console = stack.enter_context(
-                Console(config.train.total_agent_steps, config.metrics.console, config.env.id)
-            )
+            console = self._console
             layout = BlockLayout(spec, config.actor.groups, config.actor.envs_per_group)
             table = lease_table(config, spec)
             slab = stack.enter_context(Slab(layout, table.blocks))
@@ -120,6 +120,7 @@ class InlineRun:
                 stack.enter_context(self._actor(transport, role, index, attempt))
                 for role, index in self._roles()
             ]
+            self._on_start()
             with _saved_at_the_end(learner):
                 self._drive(learner, actors, [*sinks, console])
             self._publish(learner, [*sinks, console])
@@ -150,6 +151,8 @@ class InlineRun:
         # A checkpoint taken in the middle of a step would not go on with the same bits.
         with between_steps() as interrupts:
             self._alternate(learner, actors, sinks, lambda: self._stopping or interrupts.waiting)
+            if interrupts.waiting:
+                self._console.message(STOPPING)
 
     def _alternate(
         self,

@@ -20,6 +20,8 @@ from types import FrameType
 from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = "Stopping the run and saving a checkpoint ..."
+"""Told at once when a signal ends a run: saving and ending take a while."""
 FORCING = 3
 """So many Ctrl-C end a program at once."""
 MOST_PUT_OFF = 2

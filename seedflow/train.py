@@ -8,17 +8,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from seedflow.config import Config
+from seedflow.config import Config, changed_settings, load_config
 from seedflow.envs.probe import probe_spec, spec_of
-from seedflow.errors import ConfigError
-from seedflow.run_dir import check_run_dir, default_run_dir, locked, write_config
+from seedflow.errors import ConfigError, EnvironmentFault, SeedflowError
+from seedflow.finished import FinishedRun
+from seedflow.metrics import Console
+from seedflow.preflight import check_learner, check_script
+from seedflow.run_dir import Prepared, check_run_dir, claimed, default_run_dir, shown, write_config
+from seedflow.run_record import RunRecord
+from seedflow.saved import Saved, last_words
+from seedflow.specs import EnvSpec
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -30,45 +36,52 @@ EnvFn = Callable[[], gym.Env[Any, Any]]
 
 
 def train(
-    config: Config,
+    config: Config | str | Path | Mapping[str, Any],
     client: Client | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
     resume_or_start: bool = False,
     block: bool = True,
     env_fn: EnvFn | None = None,
-) -> Experiment | InlineRun:
+    name: str | None = None,
+) -> Experiment | InlineRun | FinishedRun:
     """Train an agent.
 
     Parameters
     ----------
     config
-        All settings; see `seedflow.load_config`.
+        All settings, or whatever `seedflow.load_config` makes them of: a name, a file, the directory of a
+        run, a mapping.
     client
         A Dask client whose cluster is used; implies the ``cluster`` runtime. It is never closed.
     run_dir
         Where the run keeps everything: config, metrics, checkpoints, logs. Default:
-        ``runs/<environment>-<time>``.
+        ``runs/<name>-<time>``.
     resume
-        Go on from the newest checkpoint in `run_dir`.
+        Go on from the newest checkpoint in `run_dir`. Settings that differ from the run's are taken over
+        once it goes on.
     resume_or_start
         Resume if `run_dir` holds a run, else start one.
     block
         Wait for the end. Otherwise the running experiment is returned at once (not with ``inline``).
     env_fn
         Makes one environment of one's own, instead of ``env.id``; sent to the actors by cloudpickle.
+    name
+        For the default of `run_dir`. Default: the config's name or file, else ``env.id``.
 
     Returns
     -------
-    Experiment or InlineRun
-        With ``dir``, ``status()``, ``wait()`` and ``stop()``; a context manager that stops the run.
+    Experiment, InlineRun or FinishedRun
+        With ``dir``, ``status()``, ``wait()`` and ``stop()``; a context manager that stops the run. A
+        `FinishedRun` where all steps had been taken before.
 
     Raises
     ------
     ConfigError
-        If a setting is wrong, or the run directory is in use; nothing has been started then.
+        If a setting is wrong, the environment that it names cannot be made, or the run directory is in
+        use; nothing has been started then.
     EnvironmentFault
-        If the environment cannot be made.
+        If the environment raises.
     RunFailed
         If a part failed in a way that a restart cannot cure.
 
@@ -78,38 +91,94 @@ def train(
     >>> with seedflow.train(config, block=False) as run:  # doctest: +SKIP
     ...     run.wait(timeout=600)
     """
+    if name is None and isinstance(config, str | Path):
+        name = str(config)
+    config = load_config(config)
     if client is not None and config.runtime != "cluster":
         config = config.model_copy(update={"runtime": "cluster"})
+    check_script(config)
     if config.runtime == "inline" and not block:
         raise ConfigError("runtime = 'inline' runs in the calling thread: block must be True")
-    directory = Path(run_dir) if run_dir is not None else default_run_dir(config.env.id)
+    directory = Path(run_dir) if run_dir is not None else default_run_dir(name or config.env.id)
     directory = directory.absolute()
     resuming = check_run_dir(directory, resume, resume_or_start)
-    if config.runtime == "inline":  # the environment shares this process anyway
-        pickled, spec = None, spec_of(config.env, env_fn)
-    else:
-        pickled = pickle_env(env_fn)
-        spec = probe_spec(config.env, env_fn=pickled)
-    with ExitStack() as stack:
-        stack.enter_context(locked(directory))
-        if not resuming:
-            write_config(directory, config)
-        if config.runtime == "inline":
-            from seedflow.inline import InlineRun
+    console = Console(config.train.total_agent_steps, config.metrics.console)
+    if resuming:
+        if _is_finished(directory, config, console):
+            return FinishedRun(directory)
+        instead = f"seedflow.train(config, run_dir={str(shown(directory))!r}, resume=True, env_fn=...)"
+        RunRecord.read(directory).check_env_fn(directory, env_fn is not None, instead)
 
-            inline = InlineRun(config, spec, directory, resume=resuming, env_fn=env_fn)
+    pickled = pickle_env(env_fn) if config.runtime != "inline" else None
+    spec = _find_spec(config, env_fn, pickled)
+    check_learner(config, spec)
+    preparation = _prepared(directory, config, RunRecord.of(env_fn), console, resuming, run_dir is None)
+    if config.runtime == "inline":
+        from seedflow.inline import InlineRun
+
+        with preparation as prepared, console:
+            inline = InlineRun(config, spec, prepared.dir, console, resuming, env_fn, prepared.goes_on)
             inline.run()
-            write_config(directory, config)
             return inline
-        from seedflow.experiment import Experiment
+    from seedflow.experiment import Experiment
 
-        experiment = Experiment(config, spec, directory, client, resume=resuming, env_fn=pickled)
-        write_config(directory, config)  # of a resumed run only now that its checkpoint was seen to fit
-        experiment.on_stop(stack.pop_all().close)
+    experiment = Experiment(config, spec, preparation, console, client, resuming, pickled)
     if block:
         with experiment:
             experiment.wait()
     return experiment
+
+
+@contextmanager
+def _prepared(
+    directory: Path, config: Config, record: RunRecord, console: Console, resuming: bool, new_name: bool
+) -> Iterator[Prepared]:
+    """Hold a run directory for the time of a run; say where it is, and at the end what was saved."""
+    with claimed(directory, new_name) as directory:
+        console.title = directory.name
+        console.message(f"Run directory: {shown(directory)}")
+
+        def write() -> None:
+            write_config(directory, config)
+            record.write(directory)
+
+        def go_on() -> None:
+            with suppress(ConfigError):  # of another release, say: then what has changed is unknown
+                for change in changed_settings(load_config(directory), config):
+                    console.message(f"The run goes on with {change}")
+            write()
+
+        if not resuming:
+            write()
+        with last_words(console.message, directory, config.train.total_agent_steps):
+            yield Prepared(directory, go_on if resuming else lambda: None)
+
+
+def _is_finished(directory: Path, config: Config, console: Console) -> bool:
+    """Whether the run has taken all its steps already, which is then said."""
+    saved, total = Saved.newest(directory), config.train.total_agent_steps
+    if saved is None or saved.agent_steps < total:
+        return False
+    console.message(
+        f"{shown(directory)} is already finished, {saved.agent_steps:,} of {total:,} steps; raise "
+        "train.total_agent_steps to go on with it"
+    )
+    return True
+
+
+def _find_spec(config: Config, env_fn: EnvFn | None, pickled: bytes | None) -> EnvSpec:
+    """What the environment shows and takes; found out by making one."""
+    if config.runtime != "inline":
+        return probe_spec(config.env, env_fn=pickled)
+    try:  # the environment shares this process anyway
+        return spec_of(config.env, env_fn)
+    except SeedflowError:
+        raise
+    except Exception as error:
+        label = "env_fn" if env_fn is not None else f"env.id = {config.env.id!r}"
+        raise EnvironmentFault(
+            f"{label} raised {type(error).__name__} in its first steps: {error}"
+        ) from error
 
 
 def pickle_env(env_fn: EnvFn | None) -> bytes | None:

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from seedflow.cli import cli
 from seedflow.config import RUN_CONFIG, Config, VTraceConfig, config_names, dump_config, load_config
 from seedflow.errors import ConfigError, RunFailed, RunSuspended, SpecError
+from seedflow.metrics import METRICS_FILE
 
 PROGRAM = Path(sys.executable).parent / "seedflow"
 
@@ -85,19 +86,14 @@ def test_train_passes_on_the_configuration_and_the_directory(
     assert calls == [
         (
             load_config("cartpole_vtrace", ["seed=3"]),
-            {"run_dir": tmp_path / "new", "resume": False, "resume_or_start": False},
+            {
+                "run_dir": tmp_path / "new",
+                "resume": False,
+                "resume_or_start": False,
+                "name": "cartpole_vtrace",
+            },
         )
     ]
-
-
-def test_train_without_a_directory_names_one_by_configuration_and_time(
-    calls: list[tuple[Config, dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    invoke("train", "cartpole_vtrace")
-    run_dir = calls[0][1]["run_dir"]
-    assert run_dir.parent == Path("runs")
-    assert run_dir.name.startswith("cartpole_vtrace-20")
 
 
 def test_scheduler_options_select_the_cluster(calls: list[tuple[Config, dict[str, Any]]]) -> None:
@@ -114,13 +110,17 @@ def test_resuming_takes_the_runs_own_configuration(
     invoke("train", "--resume", "--run-dir", str(run_dir), "train.total_agent_steps=5")
     config, options = calls[0]
     assert (config.seed, config.train.total_agent_steps) == (42, 5)
-    assert options == {"run_dir": run_dir, "resume": True, "resume_or_start": False}
+    assert (options["run_dir"], options["resume"], options["resume_or_start"]) == (run_dir, True, False)
 
 
 def test_resume_or_start_starts_where_there_is_no_run_and_resumes_where_there_is(
     calls: list[tuple[Config, dict[str, Any]]], run_dir: Path, tmp_path: Path
 ) -> None:
-    for directory in (tmp_path / "new", run_dir):
+    (run_dir / METRICS_FILE).touch()
+    unused = tmp_path / "unused"  # a run that was refused may have left its config
+    unused.mkdir()
+    (unused / RUN_CONFIG).write_text((run_dir / RUN_CONFIG).read_text())
+    for directory in (unused, run_dir):
         invoke("train", "cartpole_vtrace", "seed=7", "--resume-or-start", "--run-dir", str(directory))
         invoke("train", "cartpole_vtrace", "--resume-or-start", "--run-dir", str(directory))
     assert [config.seed for config, _ in calls] == [7, 1, 7, 42]
@@ -171,7 +171,22 @@ def test_how_training_ended_is_the_exit_code(
     replace_training(monkeypatch, fail)
     result = invoke("train", "cartpole_vtrace", "--run-dir", "unused")
     assert result.exit_code == code
-    assert result.stderr == f"Run directory: unused\n{said}"
+    assert result.stderr == said
+
+
+def test_what_was_noted_on_the_way_is_said_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(config: Config, **options: Any) -> None:
+        error = RunFailed("actor 3 failed") if config.seed == 1 else KeyboardInterrupt()
+        error.add_note("go on with: seedflow train --resume")
+        raise error
+
+    replace_training(monkeypatch, fail)
+    assert invoke("train", "cartpole_vtrace").stderr == (
+        "Error: actor 3 failed\ngo on with: seedflow train --resume\n"
+    )
+    assert invoke("train", "cartpole_vtrace", "seed=2").stderr == (
+        "Stopped by SIGINT. go on with: seedflow train --resume\n"
+    )
 
 
 @pytest.mark.parametrize(("number", "runtime"), [(signal.SIGHUP, "local"), (signal.SIGTERM, "inline")])

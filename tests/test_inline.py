@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 from seedflow.algos.vtrace.learning import VTraceLearning
-from seedflow.config import Config, parse_config
+from seedflow.config import Config
 from seedflow.errors import CheckpointError, ConfigError, EnvironmentFault
 from seedflow.evaluate import evaluate, load_policy
 from seedflow.learner.checkpoint import CheckpointStore
@@ -20,20 +19,7 @@ from seedflow.networks import NetworkInput
 from seedflow.rollout.storage import UnrollBatch
 from seedflow.run_dir import locked
 from seedflow.train import train
-
-
-def small_config(**sections: Any) -> Config:
-    base: dict[str, Any] = {
-        "runtime": "inline",
-        "actor": {"count": 2, "groups": 2, "envs_per_group": 2},
-        "rollout": {"unroll": 5},
-        "train": {"batch": 4, "total_agent_steps": 600},
-        "network": {"hidden": [16]},
-        "metrics": {"console": "off", "tensorboard": False, "every_seconds": 0.2},
-    }
-    for name, values in sections.items():
-        base[name] = base.get(name, {}) | values if isinstance(values, dict) else values
-    return parse_config(base)
+from tests.small_runs import Constant, small_config
 
 
 def final_tensors(run_dir: Path) -> dict[str, torch.Tensor]:
@@ -77,22 +63,6 @@ def test_a_thousand_updates_have_the_same_losses_bit_by_bit(
     assert len(one) >= 1000
     assert one == two
     assert len({losses["loss/total"] for losses in one}) > 900  # and they do change
-
-
-class Constant(gym.Env[np.ndarray, int]):
-    """Always the same observation and reward 1; truncated after five steps."""
-
-    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.ones(1, np.float32), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        return np.ones(1, np.float32), 1.0, False, self.steps == 5, {}
 
 
 @pytest.mark.parametrize("unroll", [3, 7])

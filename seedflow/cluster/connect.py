@@ -25,7 +25,7 @@ from distributed.security import Security
 
 from seedflow.cluster.placement import actor_roles
 from seedflow.config import ClusterConfig, Config
-from seedflow.errors import PlacementError
+from seedflow.errors import ConfigError, PlacementError
 from seedflow.interrupts import sigterm_as_exit, starting_processes, uninterrupted
 
 LOCAL_SETTINGS = {
@@ -71,6 +71,8 @@ def open_cluster(config: Config, client: Client | None = None) -> Iterator[Clien
 
     Raises
     ------
+    ConfigError
+        If no cluster is named, or its address or certificates cannot be any.
     PlacementError
         If there is no such cluster, or it does not answer in time.
     """
@@ -122,7 +124,7 @@ def _local(config: Config) -> Iterator[Client]:
                 f"the local cluster of {workers} workers did not start within {seconds:g} s "
                 f"(cluster.worker_seconds): {_causes(error)}; in a script, start the run below "
                 '`if __name__ == "__main__":`, or use fewer workers (cluster.local_workers)'
-            ) from error
+            ) from (None if isinstance(error, RuntimeError) else error)  # Dask's says nothing more
         yield client
 
 
@@ -160,7 +162,7 @@ def _connect(address: str, security: Security, config: ClusterConfig) -> Iterato
             "reached from here"
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:
-        raise PlacementError(
+        raise ConfigError(
             f"cannot connect to a Dask scheduler at {address}: {error}; "
             "expected an address like tcp://10.0.0.1:8786"
         ) from error
@@ -219,13 +221,13 @@ def _find_scheduler(config: ClusterConfig) -> tuple[str, Security]:
     else:
         source, address = "DASK_SCHEDULER_ADDRESS", str(dask.config.get("scheduler-address", None) or "")
     if not address:
-        raise PlacementError(
+        raise ConfigError(
             "runtime = cluster, but no cluster is named: set cluster.scheduler or cluster.scheduler_file, "
             "export DASK_SCHEDULER_ADDRESS, or use runtime=local"
         )
     security = _security(config)
     if address.startswith("tls://") and not security.get_connection_args("client").get("ssl_context"):
-        raise PlacementError(
+        raise ConfigError(
             f"{source} names {address}, which needs TLS, but there are no certificates: "
             "set cluster.tls_ca_file, cluster.tls_cert and cluster.tls_key"
         )
@@ -259,9 +261,7 @@ def _security(config: ClusterConfig) -> Security:
     for name, file in given.items():
         if not Path(file).is_file():
             setting = name.replace("tls_client_", "tls_")
-            raise PlacementError(
-                f"cluster.{setting} = {file} is no file; expected a certificate or key (PEM)"
-            )
+            raise ConfigError(f"cluster.{setting} = {file} is no file; expected a certificate or key (PEM)")
     return Security(**given, require_encryption=True) if given else Security()
 
 

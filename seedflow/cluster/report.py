@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from seedflow.actor.start import Obituary
 from seedflow.cluster.launch import RoleId, RoleResult
-from seedflow.errors import PlacementError, RunFailed, SeedflowError
+from seedflow.errors import (
+    CheckpointConflict,
+    CheckpointDamaged,
+    CheckpointError,
+    ConfigError,
+    PlacementError,
+    RunFailed,
+    SeedflowError,
+)
+
+REFUSALS = {error.__name__ for error in (CheckpointError, CheckpointDamaged, CheckpointConflict)}
 
 OBITUARY_CHARACTERS = 6000
 
@@ -71,18 +81,28 @@ def obituary(result: RoleResult, what: str, generation: int) -> Obituary | None:
 
 
 def error_of(failure: Failure, result: RoleResult | None, log_path: str | None) -> SeedflowError:
-    """The exception of a failed run: headline, where to look, the remote traceback or end of the log."""
+    """The exception of a failed run: headline, where to look, the remote traceback or end of the log.
+
+    What the learner refuses before it is up, a device or a checkpoint, say, needs no traceback.
+    """
     if failure.placement:
         return PlacementError(failure.headline)
     lines = [failure.headline]
+    failed = result.failed if result is not None and result.failed is not None else {}
+    refused = None
     if failure.role is not None:
         host = result.host if result is not None and result.host else "unknown"
         log = (result.log_path if result is not None else "") or log_path or "none was begun"
+        refused = failed.get("exception") if failure.role.kind == "learner" else None
+        if refused == ConfigError.__name__:
+            return ConfigError(f"{failed.get('message')} (the learner, on {host}; its log is {log})")
         lines.append(f"  role: {failure.role}, generation {failure.generation}")
         lines.append(f"  host: {host} (worker {failure.worker})")
         lines.append(f"  log: {log}")
-    if result is not None and result.failed is not None and result.failed.get("traceback"):
-        lines += ["", str(result.failed["traceback"]).rstrip()]
+    if refused in REFUSALS:
+        return RunFailed("\n".join(lines))
+    if failed.get("traceback"):
+        lines += ["", str(failed["traceback"]).rstrip()]
     elif result is not None and result.log_tail:
         lines += ["", "last lines of its log:", result.log_tail.rstrip()]
     return RunFailed("\n".join(lines))

@@ -25,7 +25,7 @@ from seedflow.cluster.status import RunStatus
 from seedflow.cluster.supervisor import as_task
 from seedflow.config import Config
 from seedflow.errors import RunFailed, SeedflowError
-from seedflow.interrupts import sigterm_as_exit, uninterrupted
+from seedflow.interrupts import STOPPING, sigterm_as_exit, uninterrupted
 from seedflow.roles.messages import failure as failure_message
 from seedflow.specs import EnvSpec
 
@@ -60,8 +60,8 @@ class Run:
     on_metrics
         Called, in the thread of the run, with the learner's metrics as they come.
     on_note
-        Called there with sentences for people: the learner's, and what became of an actor. Default: the
-        log.
+        Called there with sentences for people: the learner's, and what became of an actor; also in the
+        thread that a signal interrupts. Default: the log.
     learner_module, actor_module
         What the roles run, as ``python -m``.
 
@@ -125,6 +125,8 @@ class Run:
 
     def __exit__(self, *exc: object) -> None:
         try:
+            if isinstance(exc[1], KeyboardInterrupt | SystemExit):
+                self._tell(STOPPING)
             self.stop()
         finally:
             self._sigterm.__exit__(None, None, None)
@@ -145,7 +147,9 @@ class Run:
             self._wait_until(lambda status: status.phase not in ("placing", "starting"), None)
             if self._status.phase == "stopping":
                 self._wait_until(lambda status: status.phase == "ended", None)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                self._tell(STOPPING)
             self.stop()
             raise
         if self._error is not None:

@@ -1,5 +1,6 @@
 """Every setting of every part: one typed tree, YAML files and dotted overrides."""
 
+from seedflow.config.describe import changed_settings
 from seedflow.config.load import (
     RUN_CONFIG,
     config_names,
@@ -43,6 +44,7 @@ __all__ = [
     "RpcConfig",
     "TrainConfig",
     "VTraceConfig",
+    "changed_settings",
     "config_names",
     "config_summary",
     "dump_config",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Annotated, Any, Literal, Union
 
 import annotated_types as at
@@ -43,6 +46,18 @@ def sections(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tupl
         if below is not None:
             yield f"{prefix}{name}", (below.__doc__ or "").strip().splitlines()[0]
             yield from sections(below, f"{prefix}{name}.")
+
+
+def changed_settings(before: Config, after: Config) -> list[str]:
+    """Each setting that differs: ``key = value (was value)``."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    changes = []
+    for setting in settings():
+        *path, name = setting.key.split(".")
+        was, is_now = reduce(getitem, path, old)[name], reduce(getitem, path, new)[name]
+        if was != is_now:
+            changes.append(f"{setting.key} = {json.dumps(is_now)} (was {json.dumps(was)})")
+    return changes
 
 
 def section_of(field: FieldInfo) -> type[BaseModel] | None:

@@ -64,6 +64,11 @@ class Console(Sink):
         Where to print; standard output by default.
     clock
         Seconds from an arbitrary origin.
+
+    Attributes
+    ----------
+    title
+        May be set later, before the first write.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class Console(Sink):
             terminal = rich.console.Console(file=self._file)
             mode = "live" if terminal.is_terminal and not terminal.is_dumb_terminal else "plain"
         self._mode = mode
-        self._title = title
+        self.title = title
         self._progress = _Progress(total_steps, clock)
         self._latest: dict[str, float] = {}
         self._live: Live | None = None
@@ -141,8 +146,8 @@ class Console(Sink):
     def _line(self) -> str:
         progress = self._progress
         parts = [f"{progress.steps_text} ({progress.percent_text.strip()})", f"{progress.left_text} left"]
-        if self._title:
-            parts.insert(0, self._title)
+        if self.title:
+            parts.insert(0, self.title)
         return " | ".join(parts + [f"{label} {value}" for label, value in self._values()])
 
     def _area(self) -> Group:
@@ -151,7 +156,7 @@ class Console(Sink):
         for ratio in (None, 1, None, None, None):
             top.add_column(no_wrap=True, ratio=ratio)
         top.add_row(
-            Text(self._title, style="bold"),
+            Text(self.title, style="bold"),
             ProgressBar(total=progress.total, completed=min(progress.steps, progress.total)),
             Text(progress.percent_text, style="bold"),
             Text(progress.steps_text, style="cyan"),

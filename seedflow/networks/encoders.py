@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from seedflow.errors import ConfigError
+from seedflow.networks.images import CONVOLUTIONS, find_image
 from seedflow.specs import ArraySpec
 
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
@@ -38,39 +38,20 @@ class MlpEncoder(nn.Module):
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, dim=1))  # type: ignore[no-any-return]
 
 
-CONVOLUTIONS = {
-    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
-    "shallow": ((16, 8, 4), (32, 4, 2)),
-}
-"""Channels, kernel and stride of each layer: Mnih et al. 2015 (Nature 518), and the smaller network of
-Mnih et al. 2013 (arXiv 1312.5602) and of IMPALA's shallow agent, which costs a third."""
-
-
 class ConvolutionalEncoder(nn.Module):
     """Convolutions over one image leaf, then one dense layer.
 
-    The image is the one leaf of rank 2 (``[H, W]``) or 3 (``[C, H, W]`` or ``[H, W, C]``, told apart by
-    which end is small); other leaves are concatenated to the convolution's output. Pixels are scaled to
-    [0, 1]; convolutions run channels-last.
+    `find_image` says which leaf is the image; other leaves are concatenated to the convolution's output.
+    Pixels are scaled to [0, 1]; convolutions run channels-last.
     """
 
     def __init__(self, kind: str, leaves: Sequence[ArraySpec], depth: int, features: int) -> None:
         super().__init__()
-        images = [i for i, leaf in enumerate(leaves) if len(leaf.shape) in (2, 3)]
-        if len(images) != 1:
-            shapes = {leaf.name: leaf.shape for leaf in leaves}
-            raise ConfigError(
-                f"network.encoder = {kind!r} needs exactly one image leaf, the observation has {shapes}; "
-                "use network.encoder=mlp or select one image in a wrapper"
-            )
-        self.image = images[0]
-        shape = leaves[self.image].shape
-        self.last = len(shape) == 3 and shape[-1] <= 4 < shape[0]
-        height, width = shape[:2] if self.last or len(shape) == 2 else shape[1:]
-        channels = math.prod(shape) // (height * width) * depth
+        image = find_image(kind, leaves)
+        self.image, self.last = image.place, image.last
         self.scale = 1 / 255 if leaves[self.image].dtype.name == "uint8" else 1.0
         layers: list[nn.Module] = []
-        inputs = channels
+        inputs = image.channels * depth
         for outputs, kernel, stride in CONVOLUTIONS[kind]:
             layers += [_initialized(nn.Conv2d(inputs, outputs, kernel, stride)), nn.ReLU()]
             inputs = outputs
@@ -78,16 +59,8 @@ class ConvolutionalEncoder(nn.Module):
         for layer in self.convolutions:
             if isinstance(layer, nn.Conv2d):
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-        try:
-            with torch.no_grad():
-                out = self.convolutions(torch.zeros(1, channels, height, width)).numel()
-        except RuntimeError as error:
-            raise ConfigError(
-                f"network.encoder = {kind!r} cannot take an image of {height} x {width}: it needs at least "
-                "36 x 36 pixels; use network.encoder=mlp or enlarge the image in a wrapper"
-            ) from error
         others = depth * sum(math.prod(leaf.shape) for i, leaf in enumerate(leaves) if i != self.image)
-        self.dense = _initialized(nn.Linear(out + others, features))
+        self.dense = _initialized(nn.Linear(image.outputs + others, features))
         self.size = features
 
     def forward(self, leaves: Sequence[Tensor]) -> Tensor:

@@ -14,15 +14,15 @@ from distributed import Client
 from seedflow.cluster import open_cluster
 from seedflow.cluster.connect import local_size
 from seedflow.config import Config
-from seedflow.errors import PlacementError
+from seedflow.errors import ConfigError, PlacementError, SeedflowError
 
 
 def settings(**cluster: object) -> Config:
     return Config.model_validate({"runtime": "cluster", "cluster": {"connect_seconds": 1.0, **cluster}})
 
 
-def fails(config: Config, message: str) -> None:
-    with pytest.raises(PlacementError, match=message), open_cluster(config):
+def fails(config: Config, message: str, error: type[SeedflowError] = PlacementError) -> None:
+    with pytest.raises(error, match=message), open_cluster(config):
         pass
 
 
@@ -58,7 +58,8 @@ def test_a_client_implies_its_cluster_whatever_the_runtime(user_client: Client) 
 
 def test_no_cluster_is_named() -> None:
     with dask.config.set({"scheduler-address": None}):
-        fails(settings(), r"set cluster.scheduler or .*, export DASK_SCHEDULER_ADDRESS, or use runtime=local")
+        message = r"set cluster.scheduler or .*, export DASK_SCHEDULER_ADDRESS, or use runtime=local"
+        fails(settings(), message, ConfigError)
 
 
 def test_a_silent_scheduler_is_named_with_the_time_it_had(deaf_address: str) -> None:
@@ -68,7 +69,8 @@ def test_a_silent_scheduler_is_named_with_the_time_it_had(deaf_address: str) -> 
 
 
 def test_an_address_that_is_none(user_client: Client) -> None:
-    fails(settings(scheduler="carrier-pigeon://roof"), "cannot connect .*; expected an address like tcp://")
+    message = "cannot connect .*; expected an address like tcp://"
+    fails(settings(scheduler="carrier-pigeon://roof"), message, ConfigError)
 
 
 @pytest.mark.parametrize("content", [None, "", '{"address'])
@@ -86,6 +88,7 @@ def test_a_tls_scheduler_without_certificates_names_the_settings(tmp_path: Path)
     fails(
         settings(scheduler_file=str(file)),
         r"names tls://10.0.0.1:8786, which needs TLS, .* set cluster.tls_ca_file, cluster.tls_cert and",
+        ConfigError,
     )
 
 
@@ -94,6 +97,7 @@ def test_a_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
     fails(
         settings(scheduler="tls://10.0.0.1:8786", tls_ca_file=missing),
         f"cluster.tls_ca_file = {missing} is no file",
+        ConfigError,
     )
 
 

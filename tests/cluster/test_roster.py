@@ -12,7 +12,7 @@ from seedflow.cluster.launch import Note, RoleId, RoleResult
 from seedflow.cluster.placement import WorkerInfo
 from seedflow.cluster.roster import STOP_MARGIN, UNSTARTED_SECONDS, Cancel, Roster, Submit
 from seedflow.config import Config
-from seedflow.errors import PlacementError, RunFailed
+from seedflow.errors import ConfigError, PlacementError, RunFailed
 
 LEARNER, ACTOR, OTHER = RoleId("learner"), RoleId("actor", 0), RoleId("actor", 1)
 WORKERS = [WorkerInfo(f"tcp://10.0.0.{n}:4000", f"10.0.0.{n}") for n in range(3)]
@@ -339,3 +339,30 @@ def test_notes_for_people_are_handed_on() -> None:
     roster = running()
     roster.heard(note(LEARNER, 0, "message", kind="note", text="restored checkpoint 3"), 1.0)
     assert roster.notices == ["restored checkpoint 3"]
+
+
+@pytest.mark.parametrize(
+    ("exception", "kind"),
+    [("ConfigError", ConfigError), ("CheckpointError", RunFailed), ("Broken", RunFailed)],
+)
+def test_what_the_learner_refuses_is_one_message_without_a_traceback(
+    exception: str, kind: type[Exception]
+) -> None:
+    roster = Roster(CONFIG, 0.0)
+    roster.see_workers(WORKERS, 0.0)
+    roster.advance(0.0)
+    failed = {
+        "exception": exception,
+        "message": "no GPU here",
+        "traceback": "File session.py",
+        "retryable": False,
+    }
+    result = RoleResult("ended", 3, failed=failed, host="node", log_path="learner-0-g0.log")
+    roster.ended(LEARNER, 0, result, 1.0)
+    error = roster.error()
+    assert type(error) is kind
+    assert "no GPU here" in str(error)
+    assert "learner-0-g0.log" in str(error)
+    assert ("session.py" in str(error)) == (exception == "Broken")
+    if kind is ConfigError:
+        assert str(error) == "no GPU here (the learner, on node; its log is learner-0-g0.log)"

@@ -1,5 +1,7 @@
 """Encoders and the observations that they take."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from seedflow.config import NetworkConfig
 from seedflow.errors import ConfigError
 from seedflow.networks import ActorCritic, NetworkInput
+from seedflow.networks.images import check_encoder
 from seedflow.specs import ArraySpec, EnvSpec
 
 
@@ -42,6 +45,12 @@ def test_the_nature_encoder_says_what_it_lacks() -> None:
     vector = EnvSpec((leaf("speed", (2,), "float32"),), num_actions=2)
     with pytest.raises(ConfigError, match=r"exactly one image leaf.*observation/speed.*encoder=mlp"):
         ActorCritic(vector, NetworkConfig(encoder="nature"))
-    small = EnvSpec((leaf("image", (10, 10), "uint8"),), num_actions=2)
-    with pytest.raises(ConfigError, match=r"10 x 10.*at least"):
-        ActorCritic(small, NetworkConfig(encoder="nature"))
+
+
+@pytest.mark.parametrize(("kind", "least"), [("nature", 36), ("shallow", 20)])
+def test_the_smallest_image_of_an_encoder(kind: Any, least: int) -> None:
+    config = NetworkConfig(encoder=kind, features=8)
+    ActorCritic(EnvSpec((leaf("image", (least, least), "uint8"),), num_actions=2), config)
+    small = EnvSpec((leaf("image", (least, least - 1), "uint8"),), num_actions=2)
+    with pytest.raises(ConfigError, match=rf"of {least} x {least - 1}: it needs at least {least} x {least}"):
+        check_encoder(config, small)

@@ -56,6 +56,13 @@ def test_a_run_takes_its_steps_and_leaves_files_and_no_process(launch: Launcher)
     assert set(logs) == {"learner-0-g0.log", "training.log", "actor-0-g0.log", "actor-1-g0.log"}
     assert "OMP_NUM_THREADS=1" in logs["actor-0-g0.log"]
     assert "100%" in launched.out
+    first, *_, last = launched.out.splitlines()
+    assert first == "Run directory: run"
+    taken = int(newest.state["progress"]["agent_steps"])
+    assert last == (
+        f"Finished {taken:,} steps, mean return 10 of the last episodes, saved as checkpoint "
+        f"{newest.generation} in run/checkpoints; evaluate: seedflow eval run"
+    )
 
 
 @pytest.mark.slow
@@ -82,6 +89,7 @@ def test_a_run_in_one_process_leaves_the_same_files(launch: Launcher) -> None:
     assert {path.name for path in run_dir.iterdir()} == {
         ".lock",
         "config.yaml",
+        "run.json",
         "metrics.jsonl",
         "tensorboard",
         "checkpoints",

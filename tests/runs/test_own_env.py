@@ -36,11 +36,16 @@ def test_a_script_trains_on_its_lambda(launch: Launcher, runtime: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_is_told_about_it(launch: Launcher) -> None:
-    (launch.directory / "own.py").write_text(UNGUARDED)
-    launched = launch(sys.executable, "own.py", "run", "cluster.worker_seconds=5")
+def test_a_script_whose_guard_guards_something_else_is_told_about_it(launch: Launcher) -> None:
+    """That there is no guard at all is seen beforehand, see tests/test_preflight.py."""
+    text = UNGUARDED.replace("main(sys", 'if __name__ == "__main__":\n    print("begins")\nmain(sys')
+    (launch.directory / "own.py").write_text(text)
+    launched = launch(sys.executable, "own.py", "run")
     assert launched.end() == 1
-    assert 'below `if __name__ == "__main__":`' in launched.err
+    assert "would start the run again; let the main program start it below a guard" in launched.err
+    assert launched.err.count("start the run below `if __name__") == 1
+    assert launched.err.count("Traceback") == 1
+    assert not (launch.directory / "run").exists()
 
 
 def test_an_environment_that_always_raises_ends_the_run_with_its_traceback(launch: Launcher) -> None:
@@ -62,9 +67,9 @@ def test_an_environment_that_always_raises_ends_the_run_with_its_traceback(launc
 )
 def test_an_environment_that_cannot_be_made_starts_nothing(launch: Launcher, env_id: str, said: str) -> None:
     launched = launch.train(f"env.id={env_id}")
-    assert launched.end() == 1
-    assert launched.err.startswith("Run directory: run\nError: ")
-    assert f"env.id = '{env_id}' cannot be made" in launched.err
+    assert launched.end() == 2
+    assert launched.err.startswith(f"Error: env.id = '{env_id}' cannot be made")
+    assert launched.out == ""
     assert said in launched.err
     launched.check_quiet()
     assert not (launch.directory / "run").exists()

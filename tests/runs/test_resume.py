@@ -38,13 +38,16 @@ def test_a_resumed_run_goes_on_from_its_counters(launch: Launcher, runtime: str)
     assert progress(run_dir)["updates"] > saved["updates"]
 
 
-@pytest.mark.slow
 def test_a_run_that_has_taken_all_its_steps_ends_at_once(launch: Launcher) -> None:
     run_dir = launch.directory / "run"
     assert launch.train("runtime=inline").end() == 0
     before = steps(run_dir)
-    again = launch.train(resume=True)
+    again = launch.train("runtime=local", resume=True)
     assert again.end() == 0, again.err
+    assert (
+        f"run is already finished, {before:,.0f} of 1,000 steps; raise train.total_agent_steps" in again.out
+    )
+    assert again.family() == []
     assert steps(run_dir) == before
 
 

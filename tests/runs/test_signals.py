@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from seedflow.interrupts import STOPPING
 from seedflow.learner.checkpoint import CheckpointStore
 from tests.runs.rig import (
     ENDLESS,
@@ -89,9 +90,9 @@ def test_while_a_scheduler_does_not_answer(
     launch: Launcher, silent_scheduler: str, number: signal.Signals
 ) -> None:
     launched = launch.train("--scheduler", silent_scheduler, "cluster.connect_seconds=1000")
-    launched.until(lambda: (launch.directory / "run" / "config.yaml").exists(), "the run directory")
     launched.until(lambda: launched.connected_to(silent_scheduler), "the connection")
     end_by(launched, number)
+    assert not (launch.directory / "run").exists()
 
 
 @pytest.mark.slow
@@ -103,6 +104,7 @@ def test_while_no_worker_is_there(launch: Launcher, number: signal.Signals) -> N
     launched = launch.train("--scheduler-file", "scheduler.json")
     launched.until(lambda: "waiting for workers" in launched.out, "the notice")
     end_by(launched, number)
+    assert not (launch.directory / "run").exists()
     scheduler.send(signal.SIGTERM)
     scheduler.end()
 
@@ -129,8 +131,15 @@ def test_while_it_trains(launch: Launcher, number: signal.Signals) -> None:
     run_dir = launch.directory / "run"
     launched = launch.train(ENDLESS)
     launched.until(lambda: steps(run_dir) > 100, "training")
-    end_by(launched, number)
-    assert progress(run_dir)["agent_steps"] > 100
+    launched.send(number)
+    launched.until(lambda: STOPPING in launched.out, "an answer")
+    check_end(launched, number)
+    saved = progress(run_dir)["agent_steps"]
+    assert saved > 100
+    assert launched.err.splitlines()[-1] == (
+        f"Stopped by {number.name}. Saved {saved:,} of 1,000,000,000 steps as checkpoint "
+        f"{len(manifests(run_dir))} in run/checkpoints; go on with: seedflow train --resume --run-dir run"
+    )
     check_resumes(launch, run_dir)
 
 

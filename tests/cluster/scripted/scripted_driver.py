@@ -16,7 +16,7 @@ def main() -> None:
     print("begun", flush=True)
     with open_cluster(config) as client:
         print("connected", flush=True)
-        with Run(client, config, SPEC, run_dir, **MODULES) as run:
+        with Run(client, config, SPEC, run_dir, on_note=print, **MODULES) as run:
             print("started", flush=True)
             run.wait()
     print("ended", flush=True)
