@@ -94,6 +94,7 @@ def test_results_are_the_references(case: Case) -> None:
     simulate(case)
 
 
+@pytest.mark.timeout(600)  # alone it runs all cases
 def test_the_cases_reach_the_lines_of_the_kernels() -> None:
     reached = frozenset().union(*map(simulate, TINY))
     every = {(code, line) for code in FUNCTIONS for line in lines_of(code)}
