@@ -13,7 +13,7 @@ from seedflow.replay.arrival import Arrivals, InsertLoop
 from seedflow.replay.replay import Replay
 from seedflow.replay.sampling import SequenceBatch
 
-from .rig import STRIDE, beginnings, make_replay, make_spec, observation, state
+from .rig import STRIDE, beginnings, fill, make_replay, make_spec, observation, state
 
 
 class Envs:
@@ -173,6 +173,18 @@ def test_the_limiter_holds_chunks_back_and_buffers_run_out(closing: list[Arrival
     loop.wait(60.0)
     assert loop.step() == 1
     assert arrivals.free == 1
+
+
+def test_a_chunk_that_completes_no_sequence_is_not_held_back(closing: list[Arrivals | Replay]) -> None:
+    spec = make_spec(chunk=2, burn_in=0, unroll=4, period=2)
+    arrivals, replay = Arrivals(spec, lanes=1, buffers=3), make_replay(spec, tolerance=1.0)
+    closing += [arrivals, replay]
+    fill(replay, 7, range(3))
+    assert not replay.can_insert
+    envs, loop = Envs(arrivals), InsertLoop(arrivals, replay)
+    envs.steps([0], 4)
+    assert loop.step() == 1
+    assert loop.step() == 0
 
 
 class Notes:

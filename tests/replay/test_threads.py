@@ -204,3 +204,17 @@ def test_a_waiting_sampler_is_served_as_soon_as_there_is_enough() -> None:
     assert answer.generations.tolist() == sorted(answer.generations.tolist())
     beginnings(batch)
     replay.close()
+
+
+def test_a_waiting_inserter_goes_on_as_soon_as_enough_was_sampled() -> None:
+    replay = make_replay(make_spec(), min_size=1, samples_per_insert=1.0, tolerance=2.0)
+    fill(replay, 0, range(5))
+    assert not replay.can_insert
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(replay.wait_insert(60.0)), daemon=True)
+    thread.start()
+    assert replay.sample(SequenceBatch(replay.spec, 2))
+    thread.join(30.0)
+    assert answers == [True]  # long before its timeout
+    assert not replay.can_sample(3)
+    replay.close()

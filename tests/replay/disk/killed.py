@@ -23,7 +23,6 @@ from seedflow.replay.disk.save import ReplaySaver
 from tests.replay.disk.ring import Ring, check_equal, save
 
 CAPACITY = 30
-LONGEST_SECONDS = 0.08
 
 
 class WithoutSync(Syscalls):
@@ -66,9 +65,13 @@ def check(root: Path, acknowledged: int) -> int:
     return found.manifest.generation
 
 
-def killed_at(root: Path, form: str, seconds: float) -> tuple[int, bool]:
-    """Fork a process that saves and kill it; what it acknowledged, and whether a save was on its way."""
+def killed_at(root: Path, form: str, seconds: float | None) -> tuple[int, bool, float]:
+    """Fork a process that saves, and kill it some time later, or once it has acknowledged a generation.
+
+    Returns the last generation that it acknowledged, whether a save was on its way, and how long it lived.
+    """
     reading, writing = os.pipe()
+    begun = time.monotonic()
     child = os.fork()
     if child == 0:
         try:
@@ -77,22 +80,28 @@ def killed_at(root: Path, form: str, seconds: float) -> tuple[int, bool]:
         finally:
             os._exit(1)
     os.close(writing)
-    time.sleep(seconds)  # the point: a random moment
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    with os.fdopen(reading) as pipe:
+        lines = []
+        if seconds is None:
+            lines.append(pipe.readline())
+        else:
+            time.sleep(seconds)  # the point: a random moment
+        lived = time.monotonic() - begun
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        lines += pipe.read().split()
     assert os.WIFSIGNALED(status), "the process ended by itself"
     assert os.WTERMSIG(status) == signal.SIGKILL
-    with os.fdopen(reading) as pipe:
-        lines = pipe.read().split()
     unfinished = any(path.name.startswith(".tmp") for path in root.rglob("*"))
-    return int(lines[-1]) if lines else 0, unfinished
+    return int(lines[-1]) if lines else 0, unfinished, lived
 
 
 def main(root: Path, rounds: int, seed: int, form: str) -> None:
     choose = random.Random(seed)
-    acknowledged = busy = saves = 0
+    acknowledged, _, lived = killed_at(root, form, None)  # how long a save takes on this machine
+    busy = saves = 0
     for _ in range(rounds):
-        last, unfinished = killed_at(root, form, choose.uniform(0.0, LONGEST_SECONDS))
+        last, unfinished, _ = killed_at(root, form, choose.uniform(0.0, 3 * lived))
         saves += max(0, last - acknowledged)
         acknowledged = max(acknowledged, last)
         busy += unfinished

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def make_spec(leaves: dict[str, tuple[tuple[int, ...], str]], period: int = 4) -
 LEAVES = {"observation": ((40, 40, 3), "uint8")}
 
 
+@cache
 def rows(spec: ReplaySpec, lane: int, count: int) -> dict[str, np.ndarray]:
     """All indices of a lane: episodes with NEXT_STEP autoreset, whose values tell where they belong."""
     ends = np.cumsum(np.resize(np.array(LENGTHS) + 1, count))

@@ -151,7 +151,7 @@ def check_any_change(place: Path, data: st.DataObject) -> None:
         outcomes(root)
 
 
-EXAMPLES = pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.slow)])
+EXAMPLES = pytest.mark.parametrize("examples", [12, pytest.param(150, marks=pytest.mark.slow)])
 
 
 def fuzz(check: Callable[[Path, st.DataObject], None], place: Path, examples: int) -> None:
