@@ -22,18 +22,16 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-import numpy as np
-
-from seedflow.envs.numbered import NOBODY, Position
-
 Call = Literal["__init__", "reset", "step", "close"]
 
 SIZE = 64
 _CALLS = get_args(Call)
 _NUMBERS = {call: number for number, call in enumerate(_CALLS, 1)}  # 0: none
 _LAYOUT = struct.Struct("=d5i")  # since, call, group, first and last environment, position
-_CALL, _POSITION = struct.Struct("=i"), 24
-_CALL_AT = 8
+_CALL, _CALL_AT = struct.Struct("=i"), 8
+_POSITION = slice(24, 28)
+NOBODY = -1
+"""As `seedflow.envs.numbered.NOBODY`, whose module loads more than a supervisor needs."""
 
 
 class Activity:
@@ -48,13 +46,13 @@ class Activity:
 
     Attributes
     ----------
-    position : ndarray
+    position : memoryview
         Where environments that are stepped one after the other say which of them is at work.
     """
 
     def __init__(self, memory: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._memory, self._clock = memory, clock
-        self.position: Position = np.ndarray(1, np.int32, memory, _POSITION)
+        self.position = memoryview(memory)[_POSITION].cast("i")
 
     def begin(self, call: Call, group: int, env_ids: range) -> None:
         """A call of a group's environments begins."""

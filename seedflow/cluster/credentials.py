@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 from distributed import Worker
 from distributed.security import Security
 
@@ -50,6 +48,9 @@ def _text(what: str, value: str) -> str:
 
 
 def _name(certificate: str) -> str:
+    from cryptography import x509  # takes a while to load, and most workers need none of it
+    from cryptography.x509.oid import NameOID
+
     try:
         parsed = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError as error:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 import gymnasium as gym
-import numpy as np
-from numpy.typing import NDArray
-
-Position = NDArray[np.int32]
-"""One number: the id of the environment that is made, reset or stepped just now; `NOBODY` where unknown."""
 
 NOBODY = -1
+
+
+class Position(Protocol):
+    """One number: the id of the environment that is made, reset or stepped just now; `NOBODY` if unknown."""
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
 class Numbered(gym.Wrapper[Any, Any, Any, Any]):
@@ -53,7 +54,7 @@ def numbered(
     make_one: Callable[[], gym.Env[Any, Any]], env_ids: Sequence[int], position: Position | None = None
 ) -> list[Callable[[], gym.Env[Any, Any]]]:
     """Makers of one numbered environment each."""
-    place = np.full(1, NOBODY, np.int32) if position is None else position
+    place: Position = [NOBODY] if position is None else position
 
     def maker(env_id: int) -> Callable[[], gym.Env[Any, Any]]:
         def make() -> gym.Env[Any, Any]:

@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seedflow.actor import activity
 from seedflow.actor.activity import SIZE, Activity
 from seedflow.actor.watchdog import Watchdog
+from seedflow.envs import numbered
 from seedflow.errors import EnvironmentFault
 from seedflow.roles.messages import BOARD_SIZE
 
 
-def test_it_fits_the_board_of_a_role() -> None:
+def test_it_fits_the_board_of_a_role_and_knows_nobody_by_the_same_number() -> None:
     assert SIZE == BOARD_SIZE
+    assert activity.NOBODY == numbered.NOBODY
 
 
 @given(
@@ -49,15 +52,15 @@ def test_another_process_reads_the_call_that_is_made(
 
 @given(st.binary(min_size=SIZE, max_size=SIZE))
 def test_whatever_a_crash_has_left_is_read_without_a_fault(content: bytes) -> None:
-    activity = Activity(content)
-    assert isinstance(activity.describe(), str)
-    activity.overdue(1.0)
+    watched = Activity(content)
+    assert isinstance(watched.describe(), str)
+    watched.overdue(1.0)
 
 
 def test_the_clock_is_the_same_in_every_process() -> None:
     memory = bytearray(SIZE)
-    activity = Activity(memory)
-    activity.begin("step", 0, range(1))
+    watched = Activity(memory)
+    watched.begin("step", 0, range(1))
     code = (
         "import sys; from seedflow.actor.activity import Activity; "
         "a = Activity(bytes.fromhex(sys.argv[1])); print(a.overdue(60.0), a.overdue(0.0))"
@@ -69,7 +72,7 @@ def test_the_clock_is_the_same_in_every_process() -> None:
 
 
 def test_a_call_that_does_not_return_is_found_with_its_place() -> None:
-    activity = Activity(bytearray(SIZE))
+    watched = Activity(bytearray(SIZE))
     found: list[EnvironmentFault] = []
     hanging = threading.Event()
 
@@ -80,11 +83,11 @@ def test_a_call_that_does_not_return_is_found_with_its_place() -> None:
         found.append(fault)
         hanging.set()
 
-    with Watchdog(activity, 0.05, found_one):
-        activity.begin("reset", 1, range(4, 8))
-        activity.position[0] = 6
+    with Watchdog(watched, 0.05, found_one):
+        watched.begin("reset", 1, range(4, 8))
+        watched.position[0] = 6
         wait_for_the_simulator()
-        activity.end()
+        watched.end()
     (fault,) = found
     assert str(fault).startswith("reset of group 1 (environments 4 to 7), environment 6 has not returned for")
     assert "actor.env_timeout_seconds" in str(fault)
@@ -94,8 +97,8 @@ def test_a_call_that_does_not_return_is_found_with_its_place() -> None:
 
 @pytest.mark.parametrize("seconds", [None, 1000.0])
 def test_nothing_is_found_where_nothing_hangs(seconds: float | None) -> None:
-    activity = Activity(bytearray(SIZE), clock=lambda: 0.0)
-    with Watchdog(activity, seconds, lambda fault: pytest.fail(str(fault))):
-        activity.begin("step", 0, range(1))
-        activity.end()
+    watched = Activity(bytearray(SIZE), clock=lambda: 0.0)
+    with Watchdog(watched, seconds, lambda fault: pytest.fail(str(fault))):
+        watched.begin("step", 0, range(1))
+        watched.end()
     assert "actor-watchdog" not in [thread.name for thread in threading.enumerate()]
