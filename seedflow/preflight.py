@@ -17,7 +17,7 @@ from seedflow.config import Config
 from seedflow.errors import ConfigError
 from seedflow.networks.images import check_encoder
 from seedflow.replay.memory import gib, machine_bytes
-from seedflow.rpc.slab import REPLY_SCALARS, REQUEST_SCALARS
+from seedflow.rpc.slab import COUNTED_SCALARS, REPLY_SCALARS, REQUEST_SCALARS
 from seedflow.specs import EnvSpec
 
 GUARD = """
@@ -94,7 +94,10 @@ def check_learner(config: Config, spec: EnvSpec) -> None:
 
 def least_bytes(config: Config, spec: EnvSpec) -> int:
     """Memory of unroll slots and batches, core states and what an algorithm records left out."""
-    index = sum(field.nbytes for field in (*spec.observation, *REQUEST_SCALARS, *REPLY_SCALARS))
+    fields = [
+        f for f in (*spec.observation, *REQUEST_SCALARS, *REPLY_SCALARS) if f.name not in COUNTED_SCALARS
+    ]
+    index = sum(field.nbytes for field in fields)
     unrolls = config.slots + (config.rollout.prefetch + 1) * config.train.batch
     return unrolls * (config.rollout.unroll + 1) * index
 

@@ -49,7 +49,7 @@ def test_the_bytes_are_those_of_slots_and_batches() -> None:
             "train": {"batch": 3},
         }
     )
-    index = 4 * 4 + 4 + 3 + 4 + 8  # observation, reward, flags, frames, action
+    index = 4 * 4 + 4 + 3 + 8  # observation, reward, flags, action
     assert least_bytes(config, FLAT) == (config.slots + 2 * 3) * 10 * index
 
 
