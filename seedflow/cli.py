@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import click
 
 import seedflow
+from seedflow.bench.command import bench
 from seedflow.errors import ConfigError, RunSuspended, SeedflowError, SpecError
 from seedflow.interrupts import Signalled, end_on_signals, ending_on_signals
 
@@ -274,25 +275,7 @@ def config_schema(key: str | None, as_json: bool) -> None:
         click.echo(f"  {setting.key} = {default}  ({setting.takes}){purpose}")
 
 
-@cli.group()
-def bench() -> None:
-    """Measure parts of seedflow beside what else does the same, on this machine."""
-
-
-@bench.command(name="kernels")
-@click.option("--full", is_flag=True, help="Take more turns, for steadier figures.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def bench_kernels(full: bool, as_json: bool) -> None:
-    """Measure the CPU kernels beside plain torch and other libraries' sum trees, one thread each."""
-    from seedflow.bench.kernels import measure
-
-    results = []
-    for measurement in measure(rounds=200 if full else 50):
-        results.append(measurement.to_json())
-        if not as_json:
-            click.echo(f"{measurement}\n")
-    if as_json:
-        click.echo(json.dumps({"measurements": results}))
+cli.add_command(bench)
 
 
 def main() -> NoReturn:

@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from seedflow.metrics.bottleneck import bottleneck
 from seedflow.metrics.names import AGENT_STEPS, AGENT_STEPS_PER_SECOND, EPISODE_RETURN, EVAL_RETURN
 from seedflow.metrics.sinks import Sink
 
@@ -141,7 +142,8 @@ class Console(Sink):
         return self._live
 
     def _values(self) -> list[tuple[str, str]]:
-        return [(label, format_number(self._latest.get(name))) for label, name in FIELDS]
+        values = [(label, format_number(self._latest.get(name))) for label, name in FIELDS]
+        return [*values, ("bottleneck", bottleneck(self._latest) or ABSENT)]
 
     def _line(self) -> str:
         progress = self._progress

@@ -47,7 +47,7 @@ def test_where_output_is_no_terminal_each_write_is_one_line(out: io.StringIO, cl
         console.write(250_000, SNAPSHOT | {"episode/return": 195.34, "eval/return": 210.0})
     assert out.getvalue() == (
         "cartpole | 250k / 1M steps (25%) | 2:30 left | return 195 | eval 210 | steps/s 5k | batch 128"
-        " | queue 3 | free slots 40 | lag 1.25 | actors 2 | restarts 0\n"
+        " | queue 3 | free slots 40 | lag 1.25 | actors 2 | restarts 0 | bottleneck -\n"
     )
 
 
