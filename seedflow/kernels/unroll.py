@@ -185,8 +185,8 @@ def _gather(moves: np.ndarray, slots: np.ndarray, num_slots: int, num_times: int
         return outside
     for i in range(moves.shape[0]):
         field, slot_stride, time_stride, batch, batch_time_stride, batch_stride, count = moves[i]
-        for t in range(num_times):
-            for b in range(slots.shape[0]):
+        for b in range(slots.shape[0]):  # a slot at a time, read from its beginning to its end
+            for t in range(num_times):
                 to = batch + t * batch_time_stride + b * batch_stride
                 copy_bytes(to, field + slots[b] * slot_stride + t * time_stride, count)
     return -1
