@@ -10,7 +10,8 @@ from seedflow.checkpoints import Generations, LocalStore, Manifest
 from seedflow.checkpoints.manifest import seal
 from seedflow.checkpoints.syscalls import Syscalls
 from seedflow.errors import CheckpointConflict, CheckpointError
-from seedflow.learner.checkpoint import TENSORS, CheckpointStore, read_tensors, tensors_part
+from seedflow.learner.checkpoint import TENSORS as PART
+from seedflow.learner.checkpoint import CheckpointStore, read_tensors, tensors_part
 from seedflow.replay.disk.load import load_replay
 from seedflow.replay.disk.part import REPLAY
 from seedflow.replay.disk.save import ReplaySaver
@@ -151,7 +152,7 @@ def test_tensors_and_a_replay_are_one_generation(tmp_path: Path) -> None:
     for number in (1.0, 2.0, 3.0):
         snapshots.append(ring.arrive(40).snapshot())
         with generations.draft() as draft:
-            draft.add(TENSORS, tensors_part(draft, {"weights/a": torch.full((2,), number)}))
+            draft.add(PART, tensors_part(draft, {"weights/a": torch.full((2,), number)}))
             draft.add(REPLAY, saver.write(draft, snapshots[-1]))
             draft.commit({})
 
