@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from seedflow.checkpoints import Generations, LocalStore, Manifest
 from seedflow.checkpoints.manifest import seal
 from seedflow.checkpoints.syscalls import Syscalls
 from seedflow.errors import CheckpointConflict, CheckpointError
-from seedflow.learner.checkpoint import CheckpointStore
+from seedflow.learner.checkpoint import TENSORS as PART
+from seedflow.learner.checkpoint import CheckpointStore, read_tensors, tensors_part
+from seedflow.replay.disk.load import load_replay
+from seedflow.replay.disk.part import REPLAY
+from seedflow.replay.disk.save import ReplaySaver
+from seedflow.replay.snapshot import Snapshot
+from tests.replay.disk.ring import Ring, check_equal
 
 TENSORS = {"weights/a": torch.arange(6.0).view(2, 3), "learning/step": torch.tensor(7)}
 
@@ -135,3 +142,28 @@ def test_one_run_at_a_time_writes(tmp_path: Path) -> None:
     first.unlock()
     assert second.lock() is None
     second.unlock()
+
+
+def test_tensors_and_a_replay_are_one_generation(tmp_path: Path) -> None:
+    """Where either is damaged, both are those of the generation before."""
+    store = LocalStore(tmp_path)
+    generations, saver, ring = Generations(store), ReplaySaver(), Ring()
+    snapshots = []
+    for number in (1.0, 2.0, 3.0):
+        snapshots.append(ring.arrive(40).snapshot())
+        with generations.draft() as draft:
+            draft.add(PART, tensors_part(draft, {"weights/a": torch.full((2,), number)}))
+            draft.add(REPLAY, saver.write(draft, snapshots[-1]))
+            draft.commit({})
+
+    def read(manifest: Manifest) -> tuple[float, Snapshot]:
+        tensors = read_tensors(store, manifest)
+        return tensors["weights/a"][0].item(), load_replay(store, manifest).snapshot
+
+    for directory, expected in (("tensors", 3), ("sequences", 2), (None, 1)):
+        number, snapshot = Generations(store).restore(read).value
+        assert number == expected
+        check_equal(snapshot, snapshots[expected - 1])
+        if directory is not None:
+            (file,) = [file for file in store.paths(directory) if f"{expected:08d}" in file]
+            store.delete(file)

@@ -33,6 +33,8 @@ class LoadedReplay:
         What was damaged, with ``on_damage="drop"``.
     problems
         What the damage is.
+    damaged
+        Paths of the segments that have some; a `ReplaySaver` is to avoid them.
     """
 
     snapshot: Snapshot
@@ -40,6 +42,7 @@ class LoadedReplay:
     lost_chunks: int = 0
     lost_sequences: int = 0
     problems: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 def load_replay(
@@ -103,6 +106,7 @@ def load_replay(
         len(lost_chunks),
         int((~whole).sum()),
         tuple(damage.problems),
+        tuple(dict.fromkeys(damage.segments)),
     )
 
 
@@ -112,12 +116,15 @@ class Damage:
     def __init__(self, policy: OnDamage) -> None:
         self._policy = policy
         self.problems: list[str] = []
+        self.segments: list[str] = []
 
-    def found(self, problem: str, cause: CheckpointError | None = None) -> None:
-        """Note a problem, or raise it."""
+    def found(self, problem: str, segment: str | None = None, cause: CheckpointError | None = None) -> None:
+        """Note a problem, of a segment if it is one's, or raise it."""
         if self._policy == "error":
             raise CheckpointDamaged(problem) from cause
         self.problems.append(problem)
+        if segment is not None:
+            self.segments.append(segment)
 
 
 def check_sequences(sequences: Sequences, where: str) -> None:
@@ -136,7 +143,7 @@ def open_segments(store: Store, part: ReplayPart, damage: Damage) -> list[Stored
         try:
             stored.append(StoredChunks(store, part.spec, segment, part.files))
         except CheckpointDamaged as error:
-            damage.found(str(error), error)
+            damage.found(str(error), segment.path, error)
     return stored
 
 
@@ -154,13 +161,13 @@ def _read(
         try:
             found, damaged, problems = segment.read(own)
         except CheckpointDamaged as error:
-            damage.found(str(error), error)
+            damage.found(str(error), segment.segment.path, error)
             lost.update(segment.ids[own].tolist())
             continue
         for identity, problem in damaged.items():
-            damage.found(f"{segment.files}: chunk {identity}: {problem}")
+            damage.found(f"{segment.files}: chunk {identity}: {problem}", segment.segment.path)
         for problem in problems:
-            damage.found(problem)
+            damage.found(problem, segment.segment.path)
         lost.update(damaged)
         chunks.update((chunk.id, chunk) for chunk in found)
     return chunks, lost

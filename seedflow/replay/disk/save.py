@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ MAX_SMALL = 32
 """Segments less than half full that may be there before some of them are written anew as one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Kept:
     """A segment of the generation before that still holds chunks of use."""
 
@@ -53,10 +53,12 @@ class ReplaySaver:
     ----------
     form
         A segment as one zip archive, or as a directory of files.
+    avoid
+        Segments found damaged when the replay was restored: what is left of them is written anew.
     """
 
-    def __init__(self, form: Form = "zip") -> None:
-        self._form = form
+    def __init__(self, form: Form = "zip", avoid: Collection[str] = ()) -> None:
+        self._form, self._avoid = form, frozenset(avoid)
         self._ids: dict[str, NDArray[np.int64]] = {}  # of the chunks in each segment known
 
     def write(self, draft: Draft, snapshot: Snapshot) -> Part:
@@ -107,6 +109,8 @@ class ReplaySaver:
             return []
         kept = []
         for segment in base.segments:
+            if segment.path in self._avoid:
+                continue
             ids = self._ids.get(segment.path)
             if ids is None:
                 try:
@@ -114,7 +118,7 @@ class ReplaySaver:
                 except CheckpointError:
                     continue
                 self._ids[segment.path] = ids
-            useful = ids[np.isin(ids, alive, assume_unique=True)]
+            useful = ids[_among(ids, alive)]
             if len(useful):
                 kept.append(_Kept(segment, _files_of(segment, base), useful))
         return kept
@@ -123,6 +127,14 @@ class ReplaySaver:
         """The smaller half of the small segments, where there are too many of them."""
         small = sorted((old for old in kept if old.small), key=lambda old: len(old.ids))
         return small[: len(small) // 2] if len(small) > MAX_SMALL else []
+
+
+def _among(ids: NDArray[np.int64], alive: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which ids are alive; both ascend."""
+    if not len(alive):
+        return np.zeros(len(ids), np.bool_)
+    found: NDArray[np.bool_] = alive[np.searchsorted(alive, ids).clip(0, len(alive) - 1)] == ids
+    return found
 
 
 def _files_of(segment: Segment, part: ReplayPart) -> tuple[StoredFile, ...]:

@@ -211,3 +211,19 @@ def test_segments_that_are_not_read_may_be_damaged(tmp_path: Path) -> None:
     loaded = load_replay(store, Manifest.read(store, 2), capacity=2)
     assert loaded.left_out == 18
     check_part_of(loaded.snapshot, expected)
+
+
+def test_what_is_left_of_a_damaged_segment_is_written_anew(tmp_path: Path) -> None:
+    """Else every generation to come would be damaged, too."""
+    two_generations(tmp_path, "zip")
+    store = LocalStore(tmp_path)
+    path = tmp_path / ReplayPart.of(store, Manifest.read(store, 2)).segments[0].path
+    path.write_bytes(flipped_at(path.read_bytes(), path.stat().st_size // 2))
+    generations = Generations(store)
+    restored = generations.restore(lambda manifest: load_replay(store, manifest, on_damage="drop"))
+    assert restored.value.damaged == (f"segments/{path.name}",)
+    generations.go_on_from(restored.manifest)
+    save(generations, restored.value.snapshot, ReplaySaver(avoid=restored.value.damaged))
+    generation, loaded, skipped = restore(tmp_path, "error")
+    assert (generation, skipped) == (3, ())
+    check_equal(loaded.snapshot, restored.value.snapshot)

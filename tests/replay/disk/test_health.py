@@ -18,6 +18,7 @@ from seedflow.replay.disk.health import describe_replay, verify_checkpoints
 from seedflow.replay.disk.part import ReplayPart
 from seedflow.replay.disk.report import report_lines
 from seedflow.replay.layout import ReplaySpec
+from tests.replay.disk.forge import rewritten
 from tests.replay.disk.ring import SPEC, Ring, encoded, save, saved
 
 ROOT = Path(__file__).parents[3]
@@ -144,8 +145,6 @@ def test_verify_decodes(tmp_path: Path) -> None:
 def test_verify_compares_the_metadata_that_others_read(tmp_path: Path) -> None:
     store = saved(tmp_path, Ring(capacity=9).arrive(30).snapshot(), "directory")
     part = ReplayPart.of(store, Manifest.read(store, 1))
-    from tests.replay.disk.test_untrusted import rewritten
-
     path = tmp_path / part.segments[0].path / "fields" / "reward" / "zarr.json"
     path.write_bytes(path.read_bytes().replace(b"float32", b"uint32 "))
     rewritten(tmp_path, lambda document: None)
