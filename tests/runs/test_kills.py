@@ -131,7 +131,7 @@ def test_killed_actors_leave_only_whole_unrolls_and_whole_episodes(launch: Launc
     assert kills / 2 < restarts <= kills  # the learner does not see one that is killed before it registers
     shown = proof(run_dir)
     assert shown["seen"].keys() == everyone
-    assert shown["unrolls"] > 16 * kills
+    assert shown["unrolls"] > 4 * kills
     records = metrics(run_dir)
     assert {r["episode/length"] for r in records if "episode/length" in r} == {float(LENGTH)}
     assert {r["episode/return"] for r in records if "episode/return" in r} == {RETURN}
