@@ -123,12 +123,16 @@ def evaluate(
     from seedflow.evaluate import evaluate as run_evaluation
 
     result = run_evaluation(run_dir, episodes=episodes, deterministic=deterministic, seed=seed)
-    summary = {
-        "return_mean": result.return_mean,
-        "return_std": result.return_std,
-        "episodes": result.episodes,
-    }
     if as_json:
+        summary = {
+            "return_mean": result.return_mean,
+            "return_std": result.return_std,
+            "episodes": result.episodes,
+            "episode_returns": result.returns,
+            "episode_lengths": result.lengths,
+            "generation": result.generation,
+            "agent_steps": result.agent_steps,
+        }
         click.echo(json.dumps(summary))
     else:
         click.echo(f"return {result.return_mean:.2f} +- {result.return_std:.2f} ({result.episodes} episodes)")

@@ -48,6 +48,8 @@ class EvaluationResult:
         How many.
     returns, lengths
         Of each episode; lengths in agent steps.
+    generation, agent_steps
+        The checkpoint that played: its number, and the steps that it had been trained for.
     """
 
     return_mean: float
@@ -55,6 +57,8 @@ class EvaluationResult:
     episodes: int
     returns: list[float]
     lengths: list[int]
+    generation: int
+    agent_steps: int
 
 
 class Policy:
@@ -66,17 +70,30 @@ class Policy:
         Of the run.
     network, acting
         The network with the checkpoint's weights, and how its algorithm acts.
-    generation
-        The checkpoint's number.
+    generation, agent_steps
+        The checkpoint's number, and the steps that it had been trained for.
     """
 
     def __init__(
-        self, config: Config, spec: EnvSpec, network: torch.nn.Module, acting: Acting, generation: int
+        self,
+        config: Config,
+        spec: EnvSpec,
+        network: torch.nn.Module,
+        acting: Acting,
+        generation: int,
+        agent_steps: int,
     ) -> None:
-        self.config, self.spec, self.generation = config, spec, generation
+        self.config, self.spec, self.generation, self.agent_steps = config, spec, generation, agent_steps
         self.network, self._acting = network, acting
         self._state_specs = network.state_specs
         self._device = next(network.parameters()).device
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{leaf.name} {list(leaf.shape)} {leaf.dtype}" for leaf in self.spec.observation)
+        return (
+            f"<Policy of generation {self.generation} after {self.agent_steps:,} steps: {shown} to one of "
+            f"{self.spec.num_actions} actions>"
+        )
 
     def initial_state(self, n: int) -> State:
         """The core state before the first step of n environments."""
@@ -101,9 +118,9 @@ class Policy:
             mapping from the leaves' own names.
         state
             From `initial_state`, or from the call before.
-        first : bool[n]
-            Whether an episode begins; the core state is reset there.
-        reward : float[n], optional
+        first : bool[n] or bool
+            Whether an episode begins; the core state is reset there. One value stands for all.
+        reward : float[n] or float, optional
             Reward of the transition into this step; needed by networks that take the previous reward.
         deterministic
             The most likely action instead of a sampled one.
@@ -118,25 +135,31 @@ class Policy:
         Raises
         ------
         SpecError
-            If a leaf of the observation is missing or does not have the run's shape.
+            If a leaf of the observation is missing or does not have the run's shape, or `first` or `reward`
+            are not one value for each environment.
         """
-        starts = torch.as_tensor(np.asarray(first, np.bool_), device=self._device)
-        rewards = np.zeros(len(starts)) if reward is None else np.asarray(reward)
+        arrays = [np.asarray(leaf_of(observation, leaf), leaf.dtype) for leaf in self.spec.observation]
+        n = (np.shape(first) or arrays[0].shape or (0,))[0]
+        starts = torch.as_tensor(_one_each(first, n, "first", np.bool_), device=self._device)
+        rewards = _one_each(0.0 if reward is None else reward, n, "reward", np.float32)
         leaves = []
-        for leaf in self.spec.observation:
-            array = np.asarray(leaf_of(observation, leaf), leaf.dtype)
-            if array.shape != (len(starts), *leaf.shape):
+        for leaf, array in zip(self.spec.observation, arrays, strict=True):
+            if array.shape != (n, *leaf.shape):
                 raise SpecError(
-                    f"{leaf.name} has shape {array.shape}; expected {(len(starts), *leaf.shape)}, "
-                    "one row per environment"
+                    f"{leaf.name} has shape {array.shape}; expected {(n, *leaf.shape)}, one row per "
+                    "environment: of a single one, give observation[None]"
                 )
             leaves.append(torch.as_tensor(array, device=self._device))
+        if any(len(s) != n for s in state):
+            raise SpecError(
+                f"state is that of {len(state[0])} environments; expected one of initial_state({n})"
+            )
         state = tuple(s * (~starts).view(-1, *[1] * (s.ndim - 1)).to(s.dtype) for s in state)
         output = self._acting.act(
             self.network,
             ActingInput(
                 tuple(leaves),
-                torch.as_tensor(rewards, dtype=torch.float32, device=self._device),
+                torch.as_tensor(rewards, device=self._device),
                 starts,
                 torch.ones_like(starts) if deterministic else None,
             ),
@@ -167,9 +190,11 @@ def load_policy(run_dir: str | Path, generation: int | None = None, seed: int | 
     checkpoint = CheckpointStore(run_dir / "checkpoints").load(generation)
     try:
         spec = EnvSpec.from_json(checkpoint.state["spec"])
+        agent_steps = int(checkpoint.state["progress"]["agent_steps"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"generation {checkpoint.generation} of {run_dir} does not describe its environment ({error!r})"
+            f"generation {checkpoint.generation} of {run_dir} does not describe its environment and "
+            f"progress ({error!r})"
         ) from error
     algorithm = make_algorithm(config, spec)
     network = algorithm.learning.network
@@ -177,7 +202,15 @@ def load_policy(run_dir: str | Path, generation: int | None = None, seed: int | 
     network.load_state_dict(checkpoint.section("weights"))
     network.requires_grad_(False)
     algorithm.acting.generator.manual_seed(torch_seed(config.seed if seed is None else seed, "evaluate"))
-    return Policy(config, spec, network, algorithm.acting, checkpoint.generation)
+    return Policy(config, spec, network, algorithm.acting, checkpoint.generation, agent_steps)
+
+
+def _one_each(value: npt.ArrayLike, n: int, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A value for each of n environments."""
+    array = np.asarray(value, dtype)
+    if array.shape not in ((), (n,)):
+        raise SpecError(f"{name} has shape {array.shape}; expected {(n,)}, one value per environment, or one")
+    return np.full(n, array) if array.ndim == 0 else array
 
 
 def evaluate(
@@ -252,4 +285,6 @@ def evaluate(
         episodes=len(returns),
         returns=returns,
         lengths=[episode.length for episode in played],
+        generation=policy.generation,
+        agent_steps=policy.agent_steps,
     )

@@ -80,6 +80,10 @@ def test_train_and_evaluate_stay_functions_when_their_modules_are_imported() -> 
     )
 
 
+def test_dir_shows_the_public_names_alone() -> None:
+    loaded_by("import seedflow, seedflow.cli\nassert dir(seedflow) == sorted(seedflow.__all__)")
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     import seedflow
 

@@ -214,6 +214,10 @@ class Played:
     return_mean: float = 480.25
     return_std: float = 10.5
     episodes: int = 20
+    returns: tuple[float, ...] = (470.0, 490.5)
+    lengths: tuple[int, ...] = (470, 490)
+    generation: int = 3
+    agent_steps: int = 800_016
 
 
 @pytest.fixture
@@ -231,7 +235,15 @@ def evaluation(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_eval_prints_one_json_object(evaluation: dict[str, Any], run_dir: Path) -> None:
     result = invoke("eval", str(run_dir), "--episodes", "20", "--deterministic", "--seed", "9", "--json")
-    assert json.loads(result.output) == {"return_mean": 480.25, "return_std": 10.5, "episodes": 20}
+    assert json.loads(result.output) == {
+        "return_mean": 480.25,
+        "return_std": 10.5,
+        "episodes": 20,
+        "episode_returns": [470.0, 490.5],
+        "episode_lengths": [470, 490],
+        "generation": 3,
+        "agent_steps": 800_016,
+    }
     assert evaluation == {"run_dir": run_dir, "episodes": 20, "deterministic": True, "seed": 9}
 
 
