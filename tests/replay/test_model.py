@@ -246,5 +246,5 @@ class ReplayMachine(RuleBasedStateMachine):
         assert sequences.priority.tolist() == [model.sequences[g][1] for g in sorted(model.sequences)]
 
 
-ReplayMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
+ReplayMachine.TestCase.settings = settings(max_examples=70, stateful_step_count=40)
 TestReplay = ReplayMachine.TestCase
