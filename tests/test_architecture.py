@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+UNPICKLERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 HEAVY = ("torch", "numba", "dask", "distributed", "gymnasium", "pydantic", "grpc")
 
 
@@ -59,6 +61,16 @@ def test_the_command_line_starts_without_anything_heavy() -> None:
 def test_what_runs_in_an_actor_loads_neither_torch_nor_numba_nor_dask(module: str) -> None:
     loaded = loaded_by(f"import importlib; importlib.import_module({module!r})")
     assert loaded.isdisjoint({"torch", "numba", "dask", "distributed"})
+
+
+@pytest.mark.parametrize("package", ["rpc", "learner", "roles", "rollout", "metrics", "config"])
+def test_nothing_that_reads_from_a_socket_or_a_file_can_unpickle(package: str) -> None:
+    """The user's environment alone is pickled, and only actors and the probe read it."""
+    for path in (ROOT / "seedflow" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & UNPICKLERS, path
 
 
 def test_the_learner_loads_no_dask() -> None:
