@@ -32,11 +32,22 @@ OBSERVATION_DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "fl
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Name, shape and dtype of one array, without batch or time axes."""
+    """Name, shape and dtype of one array, without batch or time axes.
+
+    Attributes
+    ----------
+    categories
+        Where the items are categories: how many each of them may be, in the order of the flattened shape.
+        Empty for numbers.
+    lowest
+        The smallest category of each.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    categories: tuple[int, ...] = ()
+    lowest: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -44,11 +55,19 @@ class ArraySpec:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name}
+        document = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name}
+        if self.categories:
+            document |= {"categories": list(self.categories), "lowest": list(self.lowest)}
+        return document
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:
-        return cls(str(value["name"]), tuple(int(n) for n in value["shape"]), np.dtype(value["dtype"]))
+        shape, categories, lowest = (
+            tuple(int(n) for n in value.get(key, ())) for key in ("shape", "categories", "lowest")
+        )
+        if categories and not len(categories) == len(lowest) == math.prod(shape):
+            raise ValueError(f"{value['name']}: {len(categories)} categories for the shape {shape}")
+        return cls(str(value["name"]), shape, np.dtype(value["dtype"]), categories, lowest)
 
 
 @dataclass(frozen=True)
@@ -123,11 +142,20 @@ def observation_leaves(space: gym.Space[Any], name: str = "observation") -> tupl
                 f"{name} has dtype {dtype}: expected one of {', '.join(OBSERVATION_DTYPES)}; "
                 "convert it in a wrapper"
             )
-        return (ArraySpec(name, tuple(shape or ()), dtype),)
+        return (ArraySpec(name, tuple(shape or ()), dtype, *_categories(space)),)
     raise SpecError(
         f"{name} is a {type(space).__name__} space, which has no fixed shape that seedflow can carry; "
         "turn it into a Box, Discrete, Dict or Tuple in a wrapper"
     )
+
+
+def _categories(space: gym.Space[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many categories each item may be, and the smallest one."""
+    if isinstance(space, gym.spaces.Discrete):
+        return (int(space.n),), (int(space.start),)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return tuple(map(int, space.nvec.flatten())), tuple(map(int, space.start.flatten()))
+    return (), ()
 
 
 def flatten_observation(observation: Any, space: gym.Space[Any] | None = None) -> Iterator[Any]:

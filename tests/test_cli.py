@@ -153,6 +153,39 @@ def test_bad_usage_ends_with_code_2(
 
 
 @pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["network.encoder=nature"], "network.encoder = 'nature' needs exactly one image leaf"),
+        (["device=cuda"], "device = 'cuda', but torch sees no CUDA device"),
+        (["device=cpu", "rollout.unroll=1000000", "train.batch=100000"], "need at least"),
+        (["env.id=CartPoel-v1"], "env.id = 'CartPoel-v1' cannot be made"),
+        (["env.id=Pendulum-v1"], "expected a Discrete space"),
+        (["env.kwargs.gravity=3"], "if it does not take these env.kwargs (['gravity'])"),
+        (["env.wrappers=[TimeLimit]"], "did you mean 'gymnasium.wrappers:TimeLimit'?"),
+        (
+            ["env.wrappers=[{gymnasium.wrappers:TimeLimit: {steps: 3}}]"],
+            "TimeLimit with {'steps': 3}: TypeError",
+        ),
+        (["runtime=cluster"], "no cluster is named"),
+        (["runtime=cluster", "cluster.scheduler=roof://pigeon"], "expected an address like tcp://"),
+    ],
+)
+def test_a_mistake_is_found_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    runtime = [] if "runtime=cluster" in overrides else ["runtime=inline"]
+    result = invoke("train", "cartpole_vtrace", *runtime, *overrides)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("Error: ")
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("error", "code", "said"),
     [
         (ConfigError("run_dir is in use"), 2, "Error: run_dir is in use\n"),

@@ -133,6 +133,21 @@ def test_a_spec_survives_json_with_its_fingerprint():
     assert (again.num_actions, again.action_start) == (3, -1)
 
 
+def test_categories_are_counted_from_their_lowest():
+    kind, place, speed = observation_leaves(
+        gym.spaces.Tuple(
+            (gym.spaces.Discrete(3, start=-1), gym.spaces.MultiDiscrete([[2, 4]]), gym.spaces.Box(0, 1))
+        )
+    )
+    assert (kind.shape, kind.categories, kind.lowest) == ((), (3,), (-1,))
+    assert (place.shape, place.categories, place.lowest) == ((1, 2), (2, 4), (0, 0))
+    assert (speed.categories, speed.lowest) == ((), ())
+    for leaf in (kind, place, speed):
+        assert ArraySpec.from_json(json.loads(json.dumps(leaf.to_json()))) == leaf
+    with pytest.raises(ValueError, match="2 categories for the shape"):
+        ArraySpec.from_json(kind.to_json() | {"categories": [3, 3]})
+
+
 def test_the_fingerprint_tells_specs_apart():
     box = gym.spaces.Box(0, 1, (2,), np.float32)
     base = EnvSpec.from_spaces(box, gym.spaces.Discrete(2))

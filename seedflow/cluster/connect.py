@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,8 +101,7 @@ def _local(config: Config) -> Iterator[Client]:
     seconds = config.cluster.worker_seconds
     with dask.config.set(LOCAL_SETTINGS), _logging() as silence, contextlib.ExitStack() as stack:
         try:
-            # Started before SIGINT is blocked: starting it unblocks SIGINT.
-            resource_tracker.ensure_running()
+            _start_resource_tracker()
             with starting_processes():
                 cluster = LocalCluster(
                     n_workers=workers,
@@ -126,6 +126,19 @@ def _local(config: Config) -> Iterator[Client]:
                 '`if __name__ == "__main__":`, or use fewer workers (cluster.local_workers)'
             ) from (None if isinstance(error, RuntimeError) else error)  # Dask's says nothing more
         yield client
+
+
+def _start_resource_tracker() -> None:
+    """Start multiprocessing's helper, quiet about what a driver that is killed could not release.
+
+    Before SIGINT is blocked: starting it unblocks SIGINT. It inherits the options for warnings.
+    """
+    option = "ignore:resource_tracker"
+    sys.warnoptions.append(option)
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(option)
 
 
 def _causes(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TextIO
 
 import rich.console
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -40,6 +40,10 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("restarts", "actor/restarts"),
 )
 """Labels and metrics shown beside the progress."""
+SHORTEST_TITLE = 16
+SHORTEST_BAR = 8
+LEFT_OUT_FIRST = ("free slots", "queue", "batch", "eval", "actors", "restarts", "lag")
+"""What a terminal that is too narrow for one line of all does not show, in this order."""
 
 
 class Console(Sink):
@@ -134,7 +138,9 @@ class Console(Sink):
         if self._live is None:
             terminal = _Terminal(file=self._file, force_terminal=True, highlight=False)
             # Drawn by `write` only: no thread that could draw while a signal ends the process.
-            self._live = Live(console=terminal, auto_refresh=False, get_renderable=self._area)
+            self._live = Live(
+                console=terminal, auto_refresh=False, get_renderable=lambda: self._area(terminal.width)
+            )
             atexit.register(self.close)
             self._live.start()
             # A process that is killed cannot bring a hidden cursor back.
@@ -152,23 +158,46 @@ class Console(Sink):
             parts.insert(0, self.title)
         return " | ".join(parts + [f"{label} {value}" for label, value in self._values()])
 
-    def _area(self) -> Group:
+    def _area(self, width: int) -> Group:
+        return Group(self._top(width), _fitted(self._values(), width))
+
+    def _top(self, width: int) -> Table:
+        """Title, bar, progress and time in one line; what does not fit is shortened or left out."""
         progress = self._progress
-        top = Table.grid(padding=(0, 1), expand=True)
-        for ratio in (None, 1, None, None, None):
-            top.add_column(no_wrap=True, ratio=ratio)
-        top.add_row(
-            Text(self.title, style="bold"),
-            ProgressBar(total=progress.total, completed=min(progress.steps, progress.total)),
-            Text(progress.percent_text, style="bold"),
-            Text(progress.steps_text, style="cyan"),
-            Text(f"{progress.elapsed_text} elapsed, {progress.left_text} left", style="cyan"),
-        )
-        bottom = Text("   ").join(
+        percent, steps = progress.percent_text, progress.steps_text
+        left = f"{progress.left_text} left"
+        rights = [f"{percent} {steps} {progress.elapsed_text} elapsed, {left}", f"{percent} {steps} {left}"]
+        rights += [f"{percent} {left}", percent]
+        titled = min(len(self.title), SHORTEST_TITLE) + 1 if self.title else 0
+        right = next((text for text in rights if titled + len(text) <= width), percent)
+        title = Text(self.title, style="bold")
+        title.truncate(max(0, width - len(right) - 1), overflow="ellipsis")
+        bar = width - len(right) - 1 - (title.cell_len + 1 if title else 0)
+        cells: list[RenderableType] = [title] if title else []
+        if bar >= SHORTEST_BAR:
+            done = min(progress.steps, progress.total)
+            cells.append(ProgressBar(total=progress.total, completed=done, width=bar))
+        shown = Text(right, style="cyan", no_wrap=True)
+        shown.stylize("bold", 0, len(percent))
+        top = Table.grid(padding=(0, 1))
+        top.add_row(*cells, shown)
+        return top
+
+
+def _fitted(values: list[tuple[str, str]], width: int) -> Text:
+    """Labels and values in one line of a terminal; what does not fit is left out."""
+
+    def line(gap: int) -> Text:
+        return Text(" " * gap, no_wrap=True, overflow="ellipsis").join(
             Text.assemble((f"{label} ", "dim"), (value, "dim" if value == ABSENT else "bold"))
-            for label, value in self._values()
+            for label, value in values
         )
-        return Group(top, bottom)
+
+    for label in LEFT_OUT_FIRST:
+        if line(2).cell_len <= width:
+            break
+        values = [item for item in values if item[0] != label]
+    return line(3) if line(3).cell_len <= width else line(2)
 
 
 class _Terminal(rich.console.Console):

@@ -15,6 +15,30 @@ from seedflow.specs import ArraySpec
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
+class FlatLeaf(nn.Module):
+    """One leaf ``[N, depth, *shape]`` as float32 ``[N, size]``: numbers as they are, categories one-hot."""
+
+    owner: Tensor
+    category: Tensor
+
+    def __init__(self, leaf: ArraySpec, depth: int) -> None:
+        super().__init__()
+        self.one_hot = bool(leaf.categories)
+        self.size = depth * (sum(leaf.categories) if self.one_hot else math.prod(leaf.shape))
+        # Of each column: which item of the leaf it looks at, and for which category.
+        counts = torch.tensor(leaf.categories, dtype=torch.int64)
+        owner = torch.arange(len(counts)).repeat_interleave(counts)
+        begins = torch.tensor(leaf.lowest, dtype=torch.int64) - counts.cumsum(0) + counts
+        self.register_buffer("owner", owner, persistent=False)
+        self.register_buffer("category", torch.arange(len(owner)) + begins[owner], persistent=False)
+
+    def forward(self, leaf: Tensor) -> Tensor:
+        if self.one_hot:
+            items = leaf.reshape(*leaf.shape[:2], -1)
+            leaf = items.index_select(2, self.owner) == self.category
+        return leaf.flatten(1).to(torch.float32)
+
+
 class MlpEncoder(nn.Module):
     """All leaves flattened and concatenated, then dense layers.
 
@@ -25,8 +49,10 @@ class MlpEncoder(nn.Module):
         self, leaves: Sequence[ArraySpec], depth: int, hidden: Sequence[int], activation: str
     ) -> None:
         super().__init__()
+        flat = [FlatLeaf(leaf, depth) for leaf in leaves]
+        self.leaves = nn.ModuleList(flat)
         layers: list[nn.Module] = []
-        size = depth * sum(math.prod(leaf.shape) for leaf in leaves)
+        size = sum(leaf.size for leaf in flat)
         for width in hidden:
             layers += [_initialized(nn.Linear(size, width)), nn.Tanh() if activation == "tanh" else nn.ReLU()]
             size = width
@@ -34,7 +60,7 @@ class MlpEncoder(nn.Module):
         self.size = size
 
     def forward(self, leaves: Sequence[Tensor]) -> Tensor:
-        flat = [leaf.flatten(1).to(torch.float32) for leaf in leaves]
+        flat = [flatten(leaf) for flatten, leaf in zip(self.leaves, leaves, strict=True)]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, dim=1))  # type: ignore[no-any-return]
 
 
@@ -59,7 +85,9 @@ class ConvolutionalEncoder(nn.Module):
         for layer in self.convolutions:
             if isinstance(layer, nn.Conv2d):
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-        others = depth * sum(math.prod(leaf.shape) for i, leaf in enumerate(leaves) if i != self.image)
+        flat = [FlatLeaf(leaf, depth) for i, leaf in enumerate(leaves) if i != self.image]
+        self.others = nn.ModuleList(flat)
+        others = sum(leaf.size for leaf in flat)
         self.dense = _initialized(nn.Linear(image.outputs + others, features))
         self.size = features
 
@@ -71,7 +99,8 @@ class ConvolutionalEncoder(nn.Module):
         # In two steps: one strided conversion from bytes would take three times as long.
         pixels = image.to(torch.float32).mul_(self.scale).contiguous(memory_format=torch.channels_last)
         parts = [self.convolutions(pixels).flatten(1)]
-        parts += [leaf.flatten(1).to(torch.float32) for i, leaf in enumerate(leaves) if i != self.image]
+        others = [leaf for i, leaf in enumerate(leaves) if i != self.image]
+        parts += [flatten(leaf) for flatten, leaf in zip(self.others, others, strict=True)]
         return torch.relu(self.dense(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)))
 
 

@@ -80,6 +80,7 @@ def test_a_killed_driver_takes_its_local_cluster_along(tmp_path: Path) -> None:
         assert len(processes_of(tmp_path)) == 5
         running.process.kill()
         wait_for(lambda: not running.left(), "every process is gone", PROMISED_SECONDS)
+        assert running.errors.read_text() == ""  # nor a word of semaphores that it could not release
 
 
 def test_a_killed_driver_leaves_nothing_on_a_foreign_cluster(tmp_path: Path, user_client: Client) -> None:

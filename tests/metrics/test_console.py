@@ -3,6 +3,7 @@ import io
 import math
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -155,13 +156,53 @@ def test_live_output_shows_progress_and_metrics_and_leaves_the_cursor_visible(
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
-def test_live_output_follows_a_terminal_that_is_narrow(
-    out: io.StringIO, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+LONG = {
+    "episode/return": -1234.5,
+    "eval/return": 12345.0,
+    "rate/agent_steps_per_second": 123_456.0,
+    "inference/batch_size": 50.21,
+    "queue/unrolls": 102,
+    "slots/free": 1480,
+    "lag/policy_versions": 12.47,
+    "lease/active": 128,
+    "actor/restarts": 12,
+}
+
+
+@pytest.mark.parametrize("title", ["run", "cartpole_masked_vtrace-20260101-120000-2"])
+@pytest.mark.parametrize(
+    ("width", "shown", "left_out"),
+    [
+        (160, ["return", "steps/s", "queue", "free slots", "restarts"], []),
+        (100, ["return", "eval", "steps/s", "lag", "actors", "restarts"], ["free slots"]),
+        (80, ["return", "steps/s", "lag", "actors", "restarts"], ["free slots", "queue"]),
+        (40, ["return", "steps/s"], ["free slots", "actors"]),
+    ],
+)
+def test_live_output_keeps_to_two_lines(
+    out: io.StringIO,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    title: str,
+    width: int,
+    shown: list[str],
+    left_out: list[str],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    with Console(1_000_000, "live", title="cartpole", file=out, clock=clock) as console:
-        console.write(250_000, SNAPSHOT)
-    assert "restarts" in out.getvalue()
+    monkeypatch.setenv("COLUMNS", str(width))
+    with Console(1_000_000_000, "live", title=title, file=out, clock=clock) as console:
+        clock.now = 100_000.0
+        console.write(250_000_000, {"steps/agent": 250_000_000, **LONG})
+        out.truncate(0)
+        console.write(250_000_000, {})
+        drawn = out.getvalue()
+    text = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]|\r|\0", "", drawn)
+    first, second = text.split("\n")
+    assert max(len(first), len(second)) <= width
+    assert first.startswith(title[:10])
+    assert " 25%" in first
+    assert width < 80 or "250M / 1G steps" in first
+    assert all(label in second for label in shown)
+    assert not any(label in second for label in left_out)
 
 
 PROGRAM = """

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -9,8 +10,9 @@ import torch
 from seedflow.config import NetworkConfig
 from seedflow.errors import ConfigError
 from seedflow.networks import ActorCritic, NetworkInput
+from seedflow.networks.encoders import FlatLeaf
 from seedflow.networks.images import check_encoder
-from seedflow.specs import ArraySpec, EnvSpec
+from seedflow.specs import ArraySpec, EnvSpec, observation_leaves
 
 
 def leaf(name: str, shape: tuple[int, ...], dtype: str) -> ArraySpec:
@@ -54,3 +56,33 @@ def test_the_smallest_image_of_an_encoder(kind: Any, least: int) -> None:
     small = EnvSpec((leaf("image", (least, least - 1), "uint8"),), num_actions=2)
     with pytest.raises(ConfigError, match=rf"of {least} x {least - 1}: it needs at least {least} x {least}"):
         check_encoder(config, small)
+
+
+def test_categories_are_one_hot_and_numbers_stay() -> None:
+    space = gym.spaces.Dict(
+        kind=gym.spaces.Discrete(3, start=-1),
+        many=gym.spaces.MultiDiscrete([2, 4]),
+        speed=gym.spaces.Box(-1, 1),
+    )
+    kind, many, speed = observation_leaves(space)
+    flat = [FlatLeaf(leaf, depth=2) for leaf in (kind, many, speed)]
+    assert [module.size for module in flat] == [2 * 3, 2 * 6, 2]
+    assert flat[0](torch.tensor([[-1, 1], [0, 7]])).tolist() == [[1, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0]]
+    assert flat[1](torch.tensor([[[1, 3], [0, 0]]])).tolist() == [[0, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0]]
+    assert flat[2](torch.tensor([[[0.5], [0.25]]])).tolist() == [[0.5, 0.25]]
+
+
+@pytest.mark.parametrize("encoder", ["mlp", "shallow"])
+def test_a_network_over_categories_takes_them_as_integers(encoder: Any) -> None:
+    """No weight belongs to a buffer that one-hot encoding needs."""
+    space = gym.spaces.Dict(
+        image=gym.spaces.Box(0, 255, (20, 20), np.uint8),
+        kind=gym.spaces.Discrete(5),
+        place=gym.spaces.Discrete(7),
+    )
+    spec = EnvSpec.from_spaces(space, gym.spaces.Discrete(2))
+    network = ActorCritic(spec, NetworkConfig(encoder=encoder, hidden=(8,), features=8))
+    inputs = (torch.zeros(3, 2, 20, 20, dtype=torch.uint8), torch.full((3, 2), 4), torch.full((3, 2), 6))
+    output, _ = network(NetworkInput(inputs, torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.bool)), ())
+    assert output.logits.shape == (3, 2, 2)
+    assert {name.rpartition(".")[2] for name in network.state_dict()} == {"weight", "bias"}
