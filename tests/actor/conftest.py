@@ -6,6 +6,7 @@ import base64
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,9 @@ class FixedActionLearner:
     opened, closed, faults, kinds
         What happened, in order; `kinds` are those of the faults.
     rows
-        For each request the lease id, the group, and copies of its rows.
+        For each of the first 10,000 requests the lease id, the group, and copies of its rows.
+    rings
+        How many requests there were, by lease id.
     answering
         Cleared, rings stay unanswered.
     """
@@ -81,6 +84,7 @@ class FixedActionLearner:
         self.faults: list[str] = []
         self.kinds: list[str] = []
         self.rows: list[tuple[int, int, dict[str, np.ndarray]]] = []
+        self.rings: Counter[int] = Counter()
         self.answering = threading.Event()
         self.answering.set()
         self._finish = threading.Event()
@@ -125,6 +129,7 @@ class FixedActionLearner:
         start = group * self._slab.layout.envs
         index = (lease.block, slice(start, start + lease.envs))
         fields = self._slab.fields
+        self.rings[lease.id] += 1
         if len(self.rows) < 10_000:
             self.rows.append((lease.id, group, {name: array[index].copy() for name, array in fields.items()}))
         if self.answering.is_set():

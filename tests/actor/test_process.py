@@ -177,8 +177,9 @@ def test_newer_generation_takes_over_and_the_older_one_exits_with_success(
     assert older.wait_exit() == 0
     assert older.of_kind("done") == [{"kind": "done", "reason": "superseded"}]
     assert older.wait_state("stopping")["reason"].startswith("superseded")
-    count = len(served.rows)
-    wait_for(lambda: len(served.rows) > count + 4)
+    newest = served.opened[-1].id
+    count = served.rings[newest]
+    wait_for(lambda: served.rings[newest] > count + 4)
     assert newer.returncode() is None
 
 
