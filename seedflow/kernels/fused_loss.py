@@ -49,8 +49,11 @@ class FusedLoss:
             if finite is not None:
                 finite.mul_(is_finite)
             return tuple(results[: -self.differentiable])
-        if torch.is_grad_enabled() and any(x.requires_grad for x in inputs[: self.differentiable]):
-            return cast(tuple[Tensor, ...], _Node.apply(self, finite, *inputs))  # type: ignore[no-untyped-call]
+        sources = inputs[: self.differentiable]
+        if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
+            rest = inputs[self.differentiable :]
+            results = _Node.apply(self, rest, finite, *sources)  # type: ignore[no-untyped-call]
+            return cast(tuple[Tensor, ...], results)
         return self.compute(inputs, finite)[: -self.differentiable]
 
     def compute(self, inputs: tuple[Any, ...], finite: Tensor | None) -> tuple[Tensor, ...]:
@@ -105,10 +108,11 @@ class _Node(torch.autograd.Function):
     """The loss in an eager graph."""
 
     @staticmethod
-    def forward(ctx: Any, loss: FusedLoss, finite: Tensor | None, *inputs: Any) -> tuple[Tensor, ...]:
-        results = loss.compute(inputs, finite)
+    def forward(
+        ctx: Any, loss: FusedLoss, rest: tuple[Any, ...], finite: Tensor | None, *sources: Tensor
+    ) -> tuple[Tensor, ...]:
+        results = loss.compute((*sources, *rest), finite)
         ctx.gradients = results[-loss.differentiable :]
-        ctx.others = len(inputs) - loss.differentiable
         ctx.mark_non_differentiable(*results[1 : -loss.differentiable])
         ctx.set_materialize_grads(False)
         return results[: -loss.differentiable]
@@ -117,9 +121,8 @@ class _Node(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         kept: tuple[Tensor, ...] = ctx.gradients
-        others: list[Tensor | None] = [None] * ctx.others
         if gradient is None:
-            return (*[None] * (2 + len(kept)), *others)
+            return (None,) * (3 + len(kept))
         if gradient.device.type != "cpu" or gradient.item() != 1.0:  # elsewhere a look would wait
             kept = tuple(gradient * x for x in kept)
-        return (None, None, *kept, *others)
+        return (None, None, None, *kept)
