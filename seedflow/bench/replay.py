@@ -179,7 +179,7 @@ def bench_replay(
 
 
 def _give_back_freed_memory() -> None:
-    """Let the C library return what playing has freed; the replay would take it unseen. See malloc_trim(3)."""
+    """Let the C library return what playing has freed: the replay would take it unseen (malloc_trim(3))."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
