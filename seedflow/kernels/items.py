@@ -43,6 +43,7 @@ class ItemCopier:
 
     Examples
     --------
+    >>> import torch
     >>> slots, rows = torch.zeros(2, 3), torch.tensor([5.0, 7.0])
     >>> copier = ItemCopier([slots], [rows], axes=(2, 1))
     >>> copier((np.array([1, 0]), np.array([2, 0])), (np.array([0, 1]),))
