@@ -9,6 +9,7 @@ processes (`seedflow.learner.training_process`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from seedflow.algos import make_algorithm
@@ -62,8 +63,13 @@ class Learner:
         device = self.algorithm.learning.parameters.parameter.device
         self._shared = Shared(config, spec, self.algorithm, Arena(device))
         self.progress = self._shared.progress
-        self.trainer = Trainer(config, spec, self.algorithm, self._shared, run_dir, transport.wake, report)
-        self.serving = Serving(config, self.algorithm, self._shared, transport, report, silent)
+        with ExitStack() as undo:
+            undo.callback(self._shared.close)
+            shared, algorithm = self._shared, self.algorithm
+            self.trainer = Trainer(config, spec, algorithm, shared, run_dir, transport.wake, report)
+            undo.callback(self.trainer.close)
+            self.serving = Serving(config, algorithm, shared, transport, report, silent)
+            undo.pop_all()
         self.inference = self.serving.inference
         self.prefetch, self.training = self.trainer.prefetch, self.trainer.training
 

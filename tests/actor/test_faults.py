@@ -186,7 +186,7 @@ def test_a_stopped_actor_is_replaced_at_once_and_told_when_it_goes_on(learner: L
         wait_for(lambda: len(served.opened) == 3)
         lease = served.opened[2]
         assert (lease.index, lease.generation) == (0, 1)
-        wait_for(lambda: sum(n == lease.id for n, _, _ in served.rows) > 8)
+        wait_for(lambda: served.rings[lease.id] > 8)
     finally:
         os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait_exit() == 0
