@@ -37,6 +37,7 @@ if __name__ == "__main__":
         "actor.restart_window_seconds": 0.1,
         "train.total_agent_steps": 1_000_000_000,
         "train.batch": 16,
+        "train.runs_in": "thread",  # the proof looks into training from the process of the learner
         "cluster.local_workers": 3,
         "metrics.every_seconds": 1.0,
     }})

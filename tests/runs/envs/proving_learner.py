@@ -21,7 +21,7 @@ from seedflow.config import Config
 from seedflow.envs.seeding import env_seed, joint_seed, seed_integer
 from seedflow.learner import __main__ as learner
 from seedflow.learner.inference import InferenceLoop
-from seedflow.learner.session import LearnerStart
+from seedflow.learner.start import LearnerStart
 from seedflow.roles import RoleChannel, run_role
 from seedflow.rpc.leases import Lease
 
