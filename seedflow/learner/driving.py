@@ -17,6 +17,7 @@ from typing import Self
 from seedflow.algos import make_algorithm
 from seedflow.algos.randomness import torch_seed
 from seedflow.config import Config
+from seedflow.errors import ConfigError
 from seedflow.learner.arena import SharedArena
 from seedflow.learner.learner import Learner
 from seedflow.learner.progress import Progress
@@ -203,8 +204,10 @@ def make_learner(
     """
     config = start.config
     separate = config.train.runs_in == "process"
-    if config.train.runs_in == "auto":
-        separate = pick_device(config.device).type == "cpu"
+    if separate and pick_device(config.device).type != "cpu":
+        raise ConfigError(
+            "train.runs_in = 'process' is for learners on a CPU, this one has a GPU; use train.runs_in=thread"
+        )
     return (TwoProcesses if separate else OneProcess)(start, control, report, silent)
 
 
