@@ -1,8 +1,7 @@
 """The learner's loops, running: as threads of one process, or as two processes.
 
-Threads share one interpreter lock and one device, which is right for a GPU. On a CPU, where inference and
-training both run many small operations from Python, two processes do the same work in less time
-(`docs/performance.md`).
+Threads share one device, as a GPU needs it, and one interpreter lock. On a CPU, where inference and training
+both run many small operations from Python, two processes do not wait for that lock.
 """
 
 from __future__ import annotations
