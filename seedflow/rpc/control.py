@@ -296,15 +296,9 @@ class ControlServer:
             return
         decision = self.table.register(message.registration, now)
         if decision.superseded is not None:
-            self._end_lease(
-                DroppedLease(
-                    decision.superseded,
-                    f"superseded by generation {message.registration.generation} of "
-                    f"{message.registration.name}",
-                    "superseded",
-                ),
-                "superseded",
-            )
+            newer = message.registration
+            reason = f"superseded by generation {newer.generation} of {newer.name}"
+            self._end_lease(DroppedLease(decision.superseded, reason, "superseded"), "superseded")
         if isinstance(decision, RefusedLease):
             self._refuse(peer, decision.reason, decision.retryable)
             return
