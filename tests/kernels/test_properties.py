@@ -159,6 +159,9 @@ def test_vtrace_loss(
     close(gradients[:1], slopes[:1], [*sizes, bonus])
     close(gradients[1:], slopes[1:], sizes)
     error, size = np.abs(loss.terms.numpy() - terms), np.abs(terms) + (1.0 + spread) * magnitude
+    near = 0.05  # nats: the entropy of an almost certain choice is what rounding leaves of 1 - 1
+    size[kernels.VTRACE_LOSS_TERMS.index("entropy")] += near
+    size[kernels.VTRACE_LOSS_TERMS.index("total")] += costs["entropy_cost"] * near
     explained, shares = kernels.VTRACE_LOSS_TERMS.index("explained_variance"), slice(-2, None)
     error[explained] *= magnitude > 1e-20  # what variance there is drowns in the 1e-8 of its formula
     size[shares] += 1e5 * 2.0 / count  # a ratio on its clip may fall to either side
