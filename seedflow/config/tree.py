@@ -155,7 +155,7 @@ class TrainConfig(Section):
         None, description="threads of the training loop; default: cores left over"
     )
     runs_in: Literal["thread", "process"] = Field(
-        "thread", description="the learner's process, or one of its own (CPU only; experimental)"
+        "thread", description="the learner's process, or one of its own (CPU only)"
     )
 
 
