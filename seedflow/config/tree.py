@@ -154,8 +154,9 @@ class TrainConfig(Section):
     torch_threads: PositiveInt | None = Field(
         None, description="threads of the training loop; default: cores left over"
     )
-    runs_in: Literal["thread", "process"] = Field(
-        "thread", description="the learner's process, or one of its own (CPU only)"
+    runs_in: Literal["auto", "thread", "process"] = Field(
+        "auto",
+        description="the learner's process or one of its own; auto: of its own where it computes on a CPU",
     )
 
 

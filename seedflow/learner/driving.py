@@ -16,7 +16,6 @@ from typing import Self
 from seedflow.algos import make_algorithm
 from seedflow.algos.randomness import torch_seed
 from seedflow.config import Config
-from seedflow.errors import ConfigError
 from seedflow.learner.arena import SharedArena
 from seedflow.learner.learner import Learner
 from seedflow.learner.progress import Progress
@@ -203,10 +202,8 @@ def make_learner(
     """
     config = start.config
     separate = config.train.runs_in == "process"
-    if separate and pick_device(config.device).type != "cpu":
-        raise ConfigError(
-            "train.runs_in = 'process' is for learners on a CPU, this one has a GPU; use train.runs_in=thread"
-        )
+    if config.train.runs_in == "auto":
+        separate = pick_device(config.device).type == "cpu"
     return (TwoProcesses if separate else OneProcess)(start, control, report, silent)
 
 

@@ -53,7 +53,7 @@ def test_a_run_takes_its_steps_and_leaves_files_and_no_process(launch: Launcher)
     events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
     assert events.Scalars("steps/agent")[-1].value == records[-1]["steps/agent"]
     logs = {path.name: path.read_text() for path in (run_dir / "logs").iterdir()}
-    assert set(logs) == {"learner-0-g0.log", "actor-0-g0.log", "actor-1-g0.log"}
+    assert set(logs) == {"learner-0-g0.log", "training.log", "actor-0-g0.log", "actor-1-g0.log"}
     assert "OMP_NUM_THREADS=1" in logs["actor-0-g0.log"]
     assert "100%" in launched.out
     first, *_, last = launched.out.splitlines()

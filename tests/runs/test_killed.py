@@ -78,7 +78,7 @@ def test_a_killed_learner_ends_the_run_with_the_reason(launch: Launcher) -> None
 
 def test_a_killed_training_process_ends_the_run_with_the_reason(launch: Launcher) -> None:
     run_dir = launch.directory / "run"
-    launched = launch.train(ENDLESS, "train.runs_in=process")
+    launched = launch.train(ENDLESS)
     launched.until(lambda: steps(run_dir) > 100, "training")
     os.kill(*launched.family("seedflow.learner.training_process"), signal.SIGKILL)
     assert launched.end() == 1
