@@ -16,6 +16,7 @@ from typing import Self
 from seedflow.algos import make_algorithm
 from seedflow.algos.randomness import torch_seed
 from seedflow.config import Config
+from seedflow.errors import ConfigError
 from seedflow.learner.arena import SharedArena
 from seedflow.learner.learner import Learner
 from seedflow.learner.progress import Progress
@@ -201,9 +202,12 @@ def make_learner(
         If it cannot be made, or cannot go on from its checkpoint.
     """
     config = start.config
-    separate = config.train.runs_in == "process"
-    if config.train.runs_in == "auto":
-        separate = pick_device(config.device).type == "cpu"
+    on_cpu = pick_device(config.device).type == "cpu"
+    separate = config.train.runs_in == "process" or (config.train.runs_in == "auto" and on_cpu)
+    if separate and not on_cpu:
+        raise ConfigError(
+            "train.runs_in = 'process' is for learners on a CPU, this one has a GPU; use train.runs_in=thread"
+        )
     return (TwoProcesses if separate else OneProcess)(start, control, report, silent)
 
 

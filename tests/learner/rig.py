@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from seedflow.actor.stepping import ActorLoop
+from seedflow.algos import make_algorithm
 from seedflow.config import Config, parse_config
 from seedflow.envs import env_seed, make_group, probe_spec
+from seedflow.learner.arena import SharedArena
 from seedflow.learner.learner import Learner
+from seedflow.learner.serving import Serving
 from seedflow.learner.session import lease_table
+from seedflow.learner.shared import Shared
+from seedflow.learner.trainer import Trainer
 from seedflow.rpc.client import connect
 from seedflow.rpc.connection import Endpoint, Exit
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_process import GatewayProcess
 from seedflow.rpc.leases import Registration
 from seedflow.rpc.slab import BlockLayout, Slab
+from seedflow.rpc.transport import LearnerTransport
+from seedflow.specs import EnvSpec
 
 COUNTING = {
     "env": {
@@ -59,8 +68,46 @@ def gathered_unrolls(config: Config, path: str, run_dir: Path) -> list[dict[str,
         ]
 
 
+class SplitLearner:
+    """A learner whose halves share memory as two processes do, each with a mapping of its own."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        transport: LearnerTransport,
+        run_dir: Path,
+        report: Callable[[str], None],
+    ) -> None:
+        acting, learning = make_algorithm(config, spec), make_algorithm(config, spec)
+        arena = SharedArena()
+        self._serving_side = Shared(config, spec, acting, arena)
+        inherited = [os.dup(fd) for fd in arena.fds]
+        self._training_side = shared = Shared(config, spec, learning, SharedArena(inherited))
+        self.algorithm, self.progress = learning, shared.progress
+        self.trainer = Trainer(
+            config, spec, learning, shared, run_dir, transport.wake, report, acts_here=False
+        )
+        self.serving = Serving(config, acting, self._serving_side, transport, report, lambda lease: None)
+        self.inference = self.serving.inference
+        self.prefetch, self.training = self.trainer.prefetch, self.trainer.training
+
+    def close(self) -> None:
+        self.trainer.close()
+        self._training_side.close()
+        self._serving_side.close()
+
+
+AnyLearner = TypeVar("AnyLearner", Learner, SplitLearner)
+
+
 @contextmanager
-def learner_with_actor(config: Config, path: str, run_dir: Path) -> Iterator[Learner]:
+def learner_with_actor(
+    config: Config,
+    path: str,
+    run_dir: Path,
+    make: Callable[..., AnyLearner] = Learner,  # type: ignore[assignment]
+) -> Iterator[AnyLearner]:
     """A learner whose loops the test drives, and an actor in a thread."""
     config = config.model_copy(update={"rpc": config.rpc.model_copy(update={"path": path})})
     spec = probe_spec(config.env)
@@ -84,7 +131,7 @@ def learner_with_actor(config: Config, path: str, run_dir: Path) -> Iterator[Lea
                 )
             )
             gateway.start()
-        learner = Learner(config, spec, control, run_dir, lambda text: None)
+        learner = make(config, spec, control, run_dir, lambda text: None)
         stack.callback(learner.close)
         endpoint = Endpoint(str(control.path), gateway.address if gateway else None)
         actor = threading.Thread(target=_act, args=(config, spec, endpoint, token, layout))

@@ -1,5 +1,6 @@
 """What arrives in unrolls, index by index, over every path."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from seedflow.algos import make_algorithm
+from seedflow.algos.vtrace.learning import VTraceLearning
 from seedflow.envs import probe_spec
 from seedflow.envs.synthetic import counting_observation, counting_reward
+from seedflow.learner.learner import Learner
 from seedflow.networks import NetworkInput
-from tests.learner.rig import COUNTING, counting_config, gathered_unrolls, learner_with_actor
+from tests.learner.rig import COUNTING, SplitLearner, counting_config, gathered_unrolls, learner_with_actor
 
 
 def test_slab_and_grpc_give_identical_unrolls(tmp_path: Path) -> None:
@@ -102,3 +105,56 @@ def test_frames_are_counted_apart_from_agent_steps(tmp_path: Path, core: str) ->
             learner.prefetch.step()
             learner.training.step()
         assert learner.progress.env_frames == 4 * learner.progress.agent_steps
+
+
+@pytest.mark.parametrize("make", [Learner, SplitLearner])
+def test_recorded_probabilities_are_those_of_the_recorded_weights(
+    make: type[Learner | SplitLearner], tmp_path: Path
+) -> None:
+    """Inference runs beside training; whatever version an index names acted there, to the last bits."""
+    # Without a core, so that an index depends on no weights but those that acted there.
+    config = counting_config(train={"batch": 2, "learning_rate": 0.05}, network={"core": "none"})
+    stop = threading.Event()
+    with learner_with_actor(config, "slab", tmp_path, make) as learner:
+
+        def serve() -> None:
+            while not stop.is_set():
+                learner.inference.step(0.1)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            _check_versions(learner, updates=60)
+        finally:
+            stop.set()
+            serving.join(30.0)
+
+
+def _check_versions(learner: Learner | SplitLearner, updates: int) -> None:
+    learning, batches = learner.algorithm.learning, learner.trainer.batches
+    assert isinstance(learning, VTraceLearning)
+    weights = learning.parameters.parameter
+    history, versions, turn = [weights.detach().clone()], set(), 0
+    while learner.progress.updates < updates:
+        if not learner.prefetch.step():
+            learner.prefetch.wait(0.1)
+            continue
+        fields, state = batches[turn].fields, batches[turn].state
+        turn = (turn + 1) % len(batches)
+        with torch.no_grad():
+            for version in fields["version"][:-1].unique().tolist():
+                weights.copy_(history[version])
+                inputs = NetworkInput(
+                    (fields["observation"],), fields["reward"], fields["first"], fields["action"]
+                )
+                log_probs = learning.network(inputs, state)[0].logits.log_softmax(-1)
+                of_action = log_probs.gather(-1, fields["action"].unsqueeze(-1)).squeeze(-1)
+                there = fields["version"] == version
+                torch.testing.assert_close(
+                    of_action[there], fields["behaviour_log_prob"][there], rtol=1e-5, atol=1e-5
+                )
+                versions.add(version)
+            weights.copy_(history[-1])
+        assert learner.training.step()
+        history.append(weights.detach().clone())
+    assert len(versions) > updates / 4, versions
