@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from seedflow.config import Config, changed_settings, load_config
+from seedflow.config import Config, changed_settings, fixed_settings_changed, load_config
 from seedflow.envs.probe import probe_spec, spec_of
 from seedflow.errors import ConfigError, EnvironmentFault, SeedflowError
 from seedflow.finished import FinishedRun
@@ -108,6 +108,7 @@ def train(
             return FinishedRun(directory)
         instead = f"seedflow.train(config, run_dir={str(shown(directory))!r}, resume=True, env_fn=...)"
         RunRecord.read(directory).check_env_fn(directory, env_fn is not None, instead)
+        _check_changes(directory, config, env_fn is not None)
 
     pickled = pickle_env(env_fn) if config.runtime != "inline" else None
     spec = _find_spec(config, env_fn, pickled)
@@ -164,6 +165,28 @@ def _is_finished(directory: Path, config: Config, console: Console) -> bool:
         "train.total_agent_steps to go on with it"
     )
     return True
+
+
+def _check_changes(directory: Path, config: Config, own_env: bool) -> None:
+    """Refuse settings with which what a run has learned would mean something else.
+
+    Raises
+    ------
+    ConfigError
+        Names them.
+    """
+    try:
+        before = load_config(directory)
+    except ConfigError:  # of another release, say: then what has changed is unknown
+        return
+    changes = fixed_settings_changed(before, config)
+    if own_env:
+        changes = [change for change in changes if not change.startswith("env.id ")]
+    if changes:
+        raise ConfigError(
+            f"{shown(directory)} cannot go on with {' and '.join(changes)}: what it has learned belongs to "
+            "what was; resume with the run's own setting, or start a new run in another directory"
+        )
 
 
 def _find_spec(config: Config, env_fn: EnvFn | None, pickled: bytes | None) -> EnvSpec:
