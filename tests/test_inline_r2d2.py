@@ -177,3 +177,31 @@ def test_a_smaller_or_larger_replay_takes_what_fits(tmp_path: Path) -> None:
         )
         assert run.status().metrics["replay/sequences"] <= capacity
     assert run.status().metrics["replay/sequences"] == 120
+
+
+def test_a_new_run_begins_with_the_replay_of_another(tmp_path: Path) -> None:
+    train(small_r2d2(), run_dir=tmp_path / "old")
+    old = saved_replay(tmp_path / "old")
+    new_config = small_r2d2(seed=2, train={"total_agent_steps": 120})
+    train(new_config, run_dir=tmp_path / "new", restore_replay=tmp_path / "old")
+    new = saved_replay(tmp_path / "new")
+    shared = set(old.sequences.generation.tolist()) & set(new.sequences.generation.tolist())
+    assert len(shared) > 20
+    assert new.state["counters"]["sampled"] > old.state["counters"]["sampled"], "it is sampled from at once"
+    progress = CheckpointStore(tmp_path / "new" / "checkpoints").load().state["progress"]
+    assert progress["agent_steps"] < 140
+
+
+def test_a_replay_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    train(small_r2d2(), run_dir=tmp_path / "old")
+    for config, options, message in (
+        (small_r2d2(replay={"burn_in": 8}), {}, r"burn_in: 8 here, 4 there"),
+        (small_config(), {}, r"algo.name = 'vtrace' learns without a replay"),
+        (small_r2d2(), {"resume": True}, r"leave one of the two out"),
+    ):
+        where = tmp_path / ("old" if options else "new")
+        with pytest.raises(SeedflowError, match=message):
+            train(config, run_dir=where, restore_replay=tmp_path / "old", **options)
+    with pytest.raises(SeedflowError, match="holds no checkpoint"):
+        train(small_r2d2(), run_dir=tmp_path / "new", restore_replay=tmp_path / "none")
+    assert not list((tmp_path / "new").glob("checkpoints/manifests/*"))
