@@ -20,12 +20,15 @@ from seedflow.actor.stepping import ActorLoop, GroupFault
 from seedflow.config import Config
 from seedflow.envs import env_seed, make_group
 from seedflow.errors import EnvironmentFault
+from seedflow.exact import Actor, go_on_from, settings_of, state_of, why_not
 from seedflow.finished import PlainStatus
 from seedflow.interrupts import STOPPING, between_steps
 from seedflow.learner.learner import Learner
 from seedflow.learner.leases import lease_table
 from seedflow.learner.session import make_sinks
+from seedflow.learner.trainer import EXACT
 from seedflow.metrics import Console, Sink
+from seedflow.nested import Arrays
 from seedflow.rpc.inline import InlineTransport
 from seedflow.rpc.leases import Registration, Role
 from seedflow.rpc.slab import BlockLayout, Slab
@@ -125,9 +128,13 @@ class InlineRun:
                 stack.enter_context(self._actor(transport, role, index, attempt))
                 for role, index in self._roles()
             ]
+            if config.env.exact:
+                self._go_on_exactly(transport, learner, actors)
+            elif self._resume:
+                console.message("episodes that were under way begin anew (env.exact would go on with them)")
             self._on_start()
             with _saved_at_the_end(learner):
-                self._drive(learner, actors, [*sinks, console])
+                self._drive(learner, [loop for _, loop in actors], [*sinks, console])
             self._publish(learner, [*sinks, console])
         self._ended = True
 
@@ -136,11 +143,34 @@ class InlineRun:
         if self._config.eval.every:
             yield "eval", 0
 
+    def _go_on_exactly(self, transport: InlineTransport, learner: Learner, actors: list[Actor]) -> None:
+        """Take up what was under way, and keep it in checkpoints from now on."""
+        trainer = learner.trainer
+        if (checkpoint := trainer.restored) is not None:
+            settings, arrays = checkpoint.state.get(EXACT), checkpoint.section(EXACT)
+            if settings is None or not arrays:
+                reason: str | None = "the checkpoint was saved without env.exact, or in the middle of a step"
+            else:
+                reason = why_not(settings, self._config)
+            if reason is None:
+                given = {name: tensor.numpy() for name, tensor in arrays.items()}
+                go_on_from(given, transport, learner, actors)
+            else:
+                self._console.message(f"the run does not go on exactly, and begins new episodes: {reason}")
+
+        def exactly() -> tuple[dict[str, Any], Arrays]:
+            arrays = state_of(transport, learner, actors)
+            return (settings_of(self._config), arrays) if arrays is not None else ({}, {})
+
+        trainer.exactly = exactly
+
     @contextmanager
-    def _actor(self, transport: InlineTransport, role: Role, index: int, attempt: int) -> Iterator[ActorLoop]:
+    def _actor(self, transport: InlineTransport, role: Role, index: int, attempt: int) -> Iterator[Actor]:
         groups, envs = shape_of(self._config, role)
         connection = transport.connect(Registration(role, index, 0, self._spec.fingerprint, groups, envs))
         name = "actor" if role == "train" else "eval"
+        if self._config.env.exact:
+            attempt = 0  # episodes are numbered on, and none is played twice
         seeds = [env_seed(self._config.seed, name, i, attempt) for i in connection.env_ids]
         made = [
             make_group(self._config.env, envs, seeds[g * envs : (g + 1) * envs], env_fn=self._env_fn)
@@ -148,7 +178,7 @@ class InlineRun:
         ]
         try:
             with ActorLoop(connection, made) as loop:
-                yield loop
+                yield connection, loop
         finally:
             connection.close()
 
@@ -197,6 +227,7 @@ def _saved_at_the_end(learner: Learner) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit, EnvironmentFault):
+        learner.trainer.exactly = None  # it may be in the middle of a step
         learner.save()
         raise
     learner.save()

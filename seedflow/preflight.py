@@ -93,17 +93,28 @@ def check_learner(config: Config, spec: EnvSpec) -> None:
 
 
 def least_bytes(config: Config, spec: EnvSpec) -> int:
-    """Memory of unroll slots and batches, core states and what an algorithm records left out."""
+    """Memory of unroll slots or chunk buffers, and batches; core states and what is recorded left out."""
     fields = [
         f for f in (*spec.observation, *REQUEST_SCALARS, *REPLY_SCALARS) if f.name not in COUNTED_SCALARS
     ]
     index = sum(field.nbytes for field in fields)
+    replay = config.replay
+    if config.algo.name == "r2d2":
+        batches = (config.rollout.prefetch + 1) * config.train.batch * (replay.burn_in + replay.unroll)
+        return (config.chunk_buffers * replay.chunk + batches) * index
     unrolls = config.slots + (config.rollout.prefetch + 1) * config.train.batch
     return unrolls * (config.rollout.unroll + 1) * index
 
 
 def _check_memory(config: Config, spec: EnvSpec) -> None:
     needed, there = least_bytes(config, spec), machine_bytes()
+    if needed > there and config.algo.name == "r2d2":
+        raise ConfigError(
+            f"replay.chunk = {config.replay.chunk}, train.batch = {config.train.batch} and {config.max_envs} "
+            f"environments need at least {gib(needed)} for {config.chunk_buffers} chunk buffers and "
+            f"{config.rollout.prefetch + 1} batches, but this machine has {gib(there)}; lower replay.chunk, "
+            "train.batch, rollout.prefetch or actor.envs_per_group"
+        )
     if needed > there:
         raise ConfigError(
             f"rollout.unroll = {config.rollout.unroll}, train.batch = {config.train.batch} and "

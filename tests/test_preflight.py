@@ -157,3 +157,16 @@ def test_what_counts_as_a_guard(source: str, guarded: bool) -> None:
 def test_a_program_that_has_a_guard_is_left_alone() -> None:
     """Pytest's has one."""
     preflight.check_script(parse_config({"runtime": "local"}))
+
+
+def test_chunk_buffers_and_batches_that_do_not_fit_the_machine_are_refused() -> None:
+    """The replay's own memory is planned and checked where it is made."""
+    settings = {"runtime": "local", "device": "cpu", "algo": {"name": "r2d2"}, "train": {"batch": 3}}
+    config = parse_config(settings)
+    index = FLAT.observation[0].nbytes + 4 + 3 + 8  # reward, flags, action
+    rows = (2 + 2) * 32  # two actors and two spare blocks of two groups of 16
+    assert config.chunk_buffers == rows + 16
+    assert least_bytes(config, FLAT) == ((rows + 16) * 40 + 2 * 3 * 120) * index
+    huge = parse_config({**settings, "train": {"batch": 10**9}})
+    with pytest.raises(ConfigError, match=r"train.batch = 1000000000 .* chunk buffers .* lower replay.chunk"):
+        check_learner(huge, FLAT)

@@ -24,7 +24,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from seedflow.actor.activity import SIZE, Activity
-from seedflow.envs.base import GroupEnv
+from seedflow.envs.base import GroupEnv, OpenEpisode
 from seedflow.errors import SpecError
 from seedflow.rpc.connection import Connection
 
@@ -100,6 +100,30 @@ class ActorLoop:
         self._to_reset = deque(range(len(groups)))
         self.counts = counts if counts is not None else StepCounts()
         self._activity = activity if activity is not None else Activity(bytearray(SIZE))
+
+    @property
+    def begun(self) -> bool:
+        """Whether every group has been reset."""
+        return not self._to_reset
+
+    def open_episodes(self) -> list[list[OpenEpisode]]:
+        """The episodes that are under way, by group."""
+        return [group.open_episodes() for group in self._groups]
+
+    def go_on_from(self, episodes: Sequence[Sequence[OpenEpisode]]) -> None:
+        """Bring every environment to where an earlier process had it; nothing is reset, no row is written.
+
+        Raises
+        ------
+        GroupFault
+            From what an environment raised.
+        """
+        for number, (group, own) in enumerate(zip(self._groups, episodes, strict=True)):
+            try:
+                group.reopen(own)
+            except BaseException as error:
+                raise GroupFault(number, self._env_ids(number), "reopening") from error
+        self._to_reset.clear()
 
     def step(self, timeout: float) -> int | None:
         """Do one thing: reset a group, or wait for any group's actions and step that group.

@@ -22,6 +22,9 @@ from pydantic import (
     model_validator,
 )
 
+SPARE_BLOCKS = 2
+"""Blocks of the slab beyond those of all actors, so that one can be replaced at once."""
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 
@@ -42,6 +45,11 @@ class EnvConfig(Section):
     )
     vectorization: Literal["auto", "entry_point", "sync"] = Field(
         "auto", description="the environment's own vector entry point, or SyncVectorEnv"
+    )
+    exact: bool = Field(
+        False,
+        description="a run in one process (runtime=inline) goes on exactly where it was saved: every episode "
+        "has a seed of its own and its actions are kept; environments are stepped one after the other",
     )
     on_nonfinite: Literal["error", "mask"] = Field(
         "error", description="NaN or infinity in an observation or reward: an error, or 0 in its place"
@@ -362,6 +370,17 @@ class Config(Section):
         return self.rollout.max_envs or self.actor.count * self.envs_per_actor
 
     @property
+    def actor_blocks(self) -> tuple[int, int]:
+        """Blocks of the slab for training and for evaluation actors."""
+        return self.max_envs // self.envs_per_actor, 1 if self.eval.every else 0
+
+    @property
+    def chunk_buffers(self) -> int:
+        """Chunk buffers between inference and a replay: one for each row of the slab, and those that wait."""
+        rows = (sum(self.actor_blocks) + SPARE_BLOCKS) * self.envs_per_actor
+        return rows + max(self.rollout.queue, self.actor.envs_per_group)
+
+    @property
     def eval_shape(self) -> tuple[int, int] | None:
         """Groups and environments per group of the evaluation actor; None where there is no such split.
 
@@ -405,6 +424,11 @@ class Config(Section):
                     f"cluster.{name} = {value!r} names a Dask cluster, but runtime = {self.runtime!r}: set "
                     f"runtime=cluster to run there, or cluster.{name}=null to run here"
                 )
+        if self.env.exact and self.runtime != "inline":
+            raise ValueError(
+                f"env.exact = true, but runtime = {self.runtime!r}: only runtime=inline can go on exactly; "
+                "elsewhere a resumed run begins new episodes. Set env.exact=false"
+            )
         if self.actor.envs_per_group > self.inference.max_batch:
             raise ValueError(
                 f"actor.envs_per_group = {self.actor.envs_per_group} is larger than "

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seedflow.errors import ConfigError
 from seedflow.specs import EnvSpec
 
 Rows = Mapping[str, NDArray[Any]]
 """Arrays of E rows by field name; see `GroupEnv`."""
+
+
+@dataclass(frozen=True)
+class OpenEpisode:
+    """An episode that is under way: with its seed and its actions it can be played again.
+
+    Attributes
+    ----------
+    number
+        How many episodes of its environment went before, from which its seed follows.
+    actions
+        Those taken so far, as the environment takes them.
+    ended
+        Whether its last row was its end.
+    """
+
+    number: int
+    actions: tuple[int, ...]
+    ended: bool
 
 
 class GroupEnv(ABC):
@@ -76,6 +97,20 @@ class GroupEnv(ABC):
         rows
             Where to write. May be the arrays of the previous call.
         """
+
+    def open_episodes(self) -> list[OpenEpisode]:
+        """The episodes that are under way, where the group was made with ``env.exact``.
+
+        Raises
+        ------
+        ConfigError
+            If it was not.
+        """
+        raise ConfigError("env.exact is not set: the episodes of these environments cannot be played again")
+
+    def reopen(self, episodes: Sequence[OpenEpisode]) -> None:
+        """Play episodes again up to where they were; in a new group, in place of `reset`."""
+        raise ConfigError("env.exact is not set: the episodes of these environments cannot be played again")
 
     @abstractmethod
     def close(self) -> None:

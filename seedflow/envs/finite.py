@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seedflow.envs.base import GroupEnv, Rows
+from seedflow.envs.base import GroupEnv, OpenEpisode, Rows
 from seedflow.errors import EnvironmentFault
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,12 @@ class FiniteGroup(GroupEnv):
         self._step += 1
         self._inner.step(actions, rows)
         self._look(rows)
+
+    def open_episodes(self) -> list[OpenEpisode]:
+        return self._inner.open_episodes()
+
+    def reopen(self, episodes: Sequence[OpenEpisode]) -> None:
+        self._inner.reopen(episodes)
 
     def close(self) -> None:
         self._inner.close()

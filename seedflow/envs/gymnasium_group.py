@@ -22,7 +22,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
-from seedflow.envs.base import GroupEnv, Rows, write_first_flags
+from seedflow.envs.base import GroupEnv, OpenEpisode, Rows, write_first_flags
+from seedflow.envs.episodes import SeededEpisodes
 from seedflow.envs.numbered import Position, numbered
 from seedflow.envs.seeding import env_ids_of, joint_seed, seed_integer
 from seedflow.errors import EnvironmentFault, SpecError
@@ -74,6 +75,8 @@ class GymnasiumGroup(GroupEnv):
     frame_key
         Key of ``info`` under which every environment counts its emulator's frames. None: a transition is
         one frame.
+    episodes
+        The single environments of a `SyncVectorEnv`, where their episodes can be played again.
 
     Raises
     ------
@@ -89,8 +92,9 @@ class GymnasiumGroup(GroupEnv):
         seeds: Sequence[np.random.SeedSequence],
         label: str,
         frame_key: str | None = None,
+        episodes: Sequence[SeededEpisodes] = (),
     ) -> None:
-        self._env = env
+        self._env, self._episodes = env, episodes
         self._label = label
         self._seeds = tuple(seeds)
         self._frame_key = frame_key
@@ -133,6 +137,23 @@ class GymnasiumGroup(GroupEnv):
         rows["first"][...] = first
         rows["frames"][...] = np.where(first, 0, self._count_frames(info))
         np.logical_or(rows["terminated"], rows["truncated"], out=self._ended)
+
+    def open_episodes(self) -> list[OpenEpisode]:
+        if not self._episodes:
+            return super().open_episodes()
+        ended = self._ended.tolist()
+        return [env.open_episode(end) for env, end in zip(self._episodes, ended, strict=True)]
+
+    def reopen(self, episodes: Sequence[OpenEpisode]) -> None:
+        if not self._episodes:
+            return super().reopen(episodes)
+        for i, (env, episode) in enumerate(zip(self._episodes, episodes, strict=True)):
+            info = env.reopen(episode)
+            if self._frame_key is not None:
+                self._frames[i] = info[self._frame_key]
+        self._ended[:] = [episode.ended for episode in episodes]
+        self._env.unwrapped._autoreset_envs[:] = self._ended  # type: ignore[attr-defined]
+        return None
 
     def close(self) -> None:
         if self._closed:
@@ -225,10 +246,12 @@ def make_sync(
     label: str,
     frame_key: str | None = None,
     position: Position | None = None,
+    exact: bool = False,
 ) -> GymnasiumGroup:
     """Make `num_envs` environments from a callable, stepped one after the other under NEXT_STEP.
 
-    They say in `position` which of them is at work, and in notes on what they raise.
+    They say in `position` which of them is at work, and in notes on what they raise. With `exact` their
+    episodes can be played again.
 
     Raises
     ------
@@ -236,6 +259,7 @@ def make_sync(
         The callable returns something else than a new environment.
     """
     made: list[gym.Env[Any, Any]] = []
+    episodes: list[SeededEpisodes] = []
 
     def make_checked() -> gym.Env[Any, Any]:
         env = make_one()
@@ -248,12 +272,15 @@ def make_sync(
                 f"{label}: returned the same environment twice; it must return a new one at each call"
             )
         made.append(env)
-        return env
+        if not exact:
+            return env
+        episodes.append(SeededEpisodes(env, seeds[len(episodes)]))
+        return episodes[-1]
 
     try:
         makers = numbered(make_checked, env_ids_of(seeds), position)
         vector = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        return GymnasiumGroup(vector, seeds, label, frame_key)
+        return GymnasiumGroup(vector, seeds, label, frame_key, episodes)
     except Exception:
         for env in made:
             env.close()

@@ -86,7 +86,14 @@ def _make_bare(
 ) -> GroupEnv:
     """A group without its row wrappers."""
     if env_fn is not None:
-        return make_sync(_wrapped(env_fn, wrappers), num_envs, seeds, label, position=position)
+        make_own = _wrapped(env_fn, wrappers)
+        return make_sync(make_own, num_envs, seeds, label, position=position, exact=env.exact)
+    if env.exact and (env.id.startswith("seedflow/") or env.vectorization == "entry_point"):
+        raise ConfigError(
+            f"env.exact = true: {env.id} is one vector environment whose episodes share a random generator, "
+            "so that one of them cannot be played again from its seed and actions; expected an environment "
+            "that is stepped by itself (env.vectorization 'auto' or 'sync')"
+        )
     if env.id.startswith("seedflow/"):
         return _make_own(env, seeds, wrappers)
     if wrappers and env.vectorization == "entry_point":
@@ -94,22 +101,24 @@ def _make_bare(
             "env.vectorization = 'entry_point' cannot be combined with per-environment wrappers "
             f"({[name for name in env.wrappers if ':' in str(name)]}): expected 'auto' or 'sync'"
         )
-    vectorized = not wrappers and env.vectorization != "sync"
+    vectorized = not wrappers and env.vectorization != "sync" and not env.exact
     if env.id.startswith(ATARI_PREFIX):
         if vectorized:
             return AtariGroup(env.id, dict(env.kwargs), seeds)
         make_game = preprocessed(env.id, dict(env.kwargs))
-        return make_sync(_wrapped(make_game, wrappers), num_envs, seeds, label, "frame_number", position)
+        make_one_game = _wrapped(make_game, wrappers)
+        return make_sync(make_one_game, num_envs, seeds, label, "frame_number", position, env.exact)
     spec = _find_spec(env.id)
     has_entry_point = spec.vector_entry_point is not None and not spec.additional_wrappers
     if vectorized and (has_entry_point or env.vectorization == "entry_point"):
         return _make_vector(env, spec, num_envs, seeds, label)
 
     def make_one() -> gym.Env[Any, Any]:
-        made: gym.Env[Any, Any] = gym.make(spec, **{"disable_env_checker": True, **env.kwargs})
-        return made
+        one: gym.Env[Any, Any] = gym.make(spec, **{"disable_env_checker": True, **env.kwargs})
+        return one
 
-    return make_sync(_wrapped(make_one, wrappers), num_envs, seeds, label, position=position)
+    made = _wrapped(make_one, wrappers)
+    return make_sync(made, num_envs, seeds, label, position=position, exact=env.exact)
 
 
 def _make_own(

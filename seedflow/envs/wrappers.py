@@ -24,7 +24,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from seedflow.envs.base import GroupEnv, Rows
+from seedflow.envs.base import GroupEnv, OpenEpisode, Rows
 from seedflow.envs.names import did_you_mean, nearest
 from seedflow.errors import ConfigError
 from seedflow.specs import ArraySpec, EnvSpec
@@ -87,6 +87,12 @@ class SelectObservation(GroupEnv):
     def step(self, actions: NDArray[np.int64], rows: Rows) -> None:
         self._inner.step(actions, {**rows, self._leaf: self._whole})
         self._select(rows)
+
+    def open_episodes(self) -> list[OpenEpisode]:
+        return self._inner.open_episodes()
+
+    def reopen(self, episodes: Sequence[OpenEpisode]) -> None:
+        self._inner.reopen(episodes)
 
     def close(self) -> None:
         self._inner.close()

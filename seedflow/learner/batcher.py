@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from seedflow.rpc.leases import Lease
@@ -35,6 +35,9 @@ class Batcher:
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def __iter__(self) -> Iterator[PendingGroup]:
+        return iter(self._pending)
 
     def add(self, lease: Lease, group: int, now: float) -> None:
         """Note that a group has rung."""

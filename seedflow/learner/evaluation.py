@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seedflow.nested import Arrays, numbers
+
 
 class Episode(NamedTuple):
     """Sum of raw rewards, and transitions, of one episode."""
@@ -66,6 +68,26 @@ class EvaluationRounds:
         self._counting[rows] |= first
         self._return[rows] = np.where(first, 0.0, self._return[rows] + reward)
         self._length[rows] = np.where(first, 0, self._length[rows] + 1)
+
+    def state(self) -> Arrays:
+        """Of the open round, see `seedflow.nested`."""
+        return {
+            "left": self._left,
+            "counting": self._counting,
+            "return": self._return,
+            "length": self._length,
+            "rows": self._rows,
+            "episodes": np.array(self._episodes_seen, np.float64).reshape(-1, 2),
+            "flags": numbers(self.open, self._again),
+        }
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._rows = arrays["rows"].copy()
+        self._episodes_seen = [Episode(total, int(length)) for total, length in arrays["episodes"].tolist()]
+        self.open, self._again = (bool(flag) for flag in arrays["flags"])
+        for name in ("left", "counting", "return", "length"):
+            self.state()[name][:] = arrays[name]
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """The lease of these rows is gone.

@@ -12,7 +12,7 @@ It alone changes the state table, the experience being recorded and the leases. 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from seedflow.learner.staging import Group, Staging
 from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics
 from seedflow.metrics.episodes import EpisodeStatistics
+from seedflow.nested import Arrays, nest, part
 from seedflow.rollout import StateTable
 from seedflow.rollout.state_table import zeros
 from seedflow.rollout.storage import VERSION
@@ -142,6 +143,38 @@ class InferenceLoop:
             self._serve(groups)
             self._transport.release(leases)
         return bool(groups)
+
+    def state(self) -> Arrays:
+        """Between two steps: what the loop owns, see `seedflow.nested`."""
+        return nest(
+            states=self._states.state(),
+            recorder=self._recorder.state(),
+            episodes=self._episodes.state(),
+            evaluation=self._evaluation.state(),
+            groups={"pending": named_groups(self._batcher), "held": named_groups(self._held)},
+        )
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave; every group of every actor has rung, and nothing was served."""
+        rung: dict[tuple[int, ...], PendingGroup] = {}
+        for event in self._transport.poll(0.0):
+            match event:
+                case LeaseOpened(lease):
+                    self._opened(lease)
+                case GroupRang(lease, group):
+                    pending = PendingGroup(lease, group, time.monotonic())
+                    rung[tuple(named_groups([pending])[0].tolist())] = pending
+        for name, owner in (
+            ("states", self._states),
+            ("recorder", self._recorder),
+            ("episodes", self._episodes),
+            ("evaluation", self._evaluation),
+        ):
+            owner.go_on_from(part(arrays, name))
+        for place in arrays["groups/pending"].tolist():
+            pending = rung[tuple(place)]
+            self._batcher.add(pending.lease, pending.group, pending.rang_at)
+        self._held = [rung[tuple(place)] for place in arrays["groups/held"].tolist()]
 
     def _rang(self, lease: Lease, group: int) -> None:
         if lease.id not in self._leases:
@@ -285,3 +318,9 @@ class InferenceLoop:
         self._metrics.observe("eval/return", mean)
         self._metrics.observe("eval/length", float(np.mean([episode.length for episode in episodes])))
         self._report(f"evaluation: mean return {mean:.2f} over {len(episodes)} episodes")
+
+
+def named_groups(groups: Iterable[PendingGroup]) -> NDArray[np.int64]:
+    """Groups as rows of whether their actor evaluates, its index, and the group's."""
+    rows = [(p.lease.role == "eval", p.lease.index, p.group) for p in groups]
+    return np.array(rows, np.int64).reshape(-1, 3)

@@ -12,6 +12,7 @@ from seedflow.learner.sequences import ReplayBatch, ReplayPrefetch
 from seedflow.learner.shared import Shared, Unrolls
 from seedflow.learner.training import ReplayTraining, TrainingLoop, UnrollTraining
 from seedflow.metrics import Metrics
+from seedflow.nested import Arrays, nest, part
 from seedflow.replay.arrival import Arrivals, InsertLoop
 from seedflow.replay.replay import Replay
 from seedflow.rollout import IndexRing
@@ -50,6 +51,14 @@ class Pipeline(ABC):
     def measure(self) -> dict[str, float]:
         """What else there is to record, by metric name."""
         return {}
+
+    def state(self) -> Arrays:
+        """What a checkpoint leaves out, where every batch has been trained on; see `seedflow.nested`."""
+        return {}
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave, after the checkpoint was restored."""
+        assert not arrays
 
     def close(self) -> None:
         """Release what the loops used; they have ended before."""
@@ -150,9 +159,9 @@ class ReplayPipeline(Pipeline):
         self._arrivals, spec, batch = arrivals, arrivals.spec, config.train.batch
         self.replay = Replay(spec, config.replay, config.seed, batch=batch, report=report)
         self.batches = [ReplayBatch(spec, batch, shared.device) for _ in range(self.count)]
-        inserting = InsertLoop(arrivals, self.replay, learning.new_priorities(spec), freed)
+        self._inserting = InsertLoop(arrivals, self.replay, learning.new_priorities(spec), freed)
         self.prefetch = ReplayPrefetch(
-            inserting, arrivals, self.replay, self.batches, self.filled, self.empty, metrics
+            self._inserting, arrivals, self.replay, self.batches, self.filled, self.empty, metrics
         )
         self.training = ReplayTraining(
             learning,
@@ -179,6 +188,13 @@ class ReplayPipeline(Pipeline):
         if inserted:
             values["replay/samples_per_insert"] = sampled / inserted
         return values
+
+    def state(self) -> Arrays:
+        return nest(lanes=self.replay.open_lanes(), inserting=self._inserting.state())
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        self.replay.reopen(part(arrays, "lanes"))
+        self._inserting.go_on_from(part(arrays, "inserting"))
 
     def close(self) -> None:
         super().close()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seedflow.learner.staging import Staging
+from seedflow.nested import Arrays, nest, part
 from seedflow.replay.arrival import Arrivals
 from seedflow.rollout import IndexRing, SlotPool, UnrollStorage
 from seedflow.rollout.slots import Placement
@@ -64,6 +65,14 @@ class Recorder(ABC):
     @abstractmethod
     def drop(self, rows: Rows) -> None:
         """Give up what is unfinished of `rows`: their environments are gone."""
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """All experience that is under way, see `seedflow.nested`."""
+
+    @abstractmethod
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
 
     @property
     @abstractmethod
@@ -129,6 +138,23 @@ class UnrollRecorder(Recorder):
     def drop(self, rows: Rows) -> None:
         self._pool.drop(rows)
 
+    def state(self) -> Arrays:
+        return nest(
+            pool=self._pool.state(),
+            storage=self._storage.state_arrays(),
+            unrolls=self._unrolls.state(),
+            freed=self._freed.state(),
+        )
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        for name, owner in (
+            ("pool", self._pool),
+            ("storage", self._storage),
+            ("unrolls", self._unrolls),
+            ("freed", self._freed),
+        ):
+            owner.go_on_from(part(arrays, name))
+
     @property
     def idle(self) -> int:
         return self._pool.free
@@ -191,6 +217,12 @@ class ChunkRecorder(Recorder):
 
     def drop(self, rows: Rows) -> None:
         self._arrivals.drop(rows)
+
+    def state(self) -> Arrays:
+        return self._arrivals.state_arrays()
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        self._arrivals.go_on_from(arrays)
 
     @property
     def idle(self) -> int:

@@ -110,11 +110,6 @@ def replay_spec(config: Config, spec: EnvSpec, algorithm: Algorithm) -> ReplaySp
     return ReplaySpec(fields, state, replay.chunk, replay.burn_in, replay.unroll, replay.period)
 
 
-def chunk_buffers(config: Config) -> int:
-    """Chunk buffers of a run: one for each row of the slab, and those that wait to be inserted."""
-    return slab_rows(config) + max(config.rollout.queue, config.actor.envs_per_group)
-
-
 def _step_fields(spec: EnvSpec) -> tuple[ArraySpec, ...]:
     inputs = [field for field in REQUEST_SCALARS if field.name not in COUNTED_SCALARS]
     return (*spec.observation, *inputs, *REPLY_SCALARS)
@@ -130,7 +125,7 @@ def _arrivals(
     return Arrivals(
         replay_spec(config, spec, algorithm),
         slab_rows(config),
-        chunk_buffers(config),
+        config.chunk_buffers,
         learning.passing_specs,
         allocate,
         arena.ring,

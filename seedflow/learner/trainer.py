@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from seedflow.algos import Algorithm
+from seedflow.checkpoints import BackgroundSave
 from seedflow.config import Config
 from seedflow.errors import CheckpointConflict, CheckpointError
 from seedflow.learner.checkpoint import Checkpoint, CheckpointStore, ReplayWanted
 from seedflow.learner.pipelines import ReplayPipeline, make_pipeline
 from seedflow.learner.shared import Shared
 from seedflow.metrics import Metrics
+from seedflow.nested import Arrays
 from seedflow.replay.disk.load import LoadedReplay
 from seedflow.replay.replay import Replay
 from seedflow.specs import EnvSpec
 
 SAMPLING = "random/sampling"
+EXACT = "exact"
+SAVE_SECONDS = 600.0
+"""How long a checkpoint that is being written is waited for."""
 
 
 class Trainer:
@@ -50,6 +57,11 @@ class Trainer:
         The loops.
     metrics
         Measurements of the two loops.
+    exactly
+        Gives, while it is set, what checkpoints hold beside the rest so that a run in one process can go on
+        exactly: settings that must be the same, and arrays.
+    restored
+        The checkpoint that was restored.
     """
 
     def __init__(
@@ -64,6 +76,8 @@ class Trainer:
         acts_here: bool = True,
     ) -> None:
         self.report, self.metrics = report, Metrics()
+        self.exactly: Callable[[], tuple[dict[str, Any], Arrays]] | None = None
+        self.restored: Checkpoint | None = None
         self._config, self._spec, self._algorithm, self._shared = config, spec, algorithm, shared
         self._acts_here = acts_here
         self._store = CheckpointStore(run_dir / "checkpoints", config.checkpoint.keep)
@@ -72,6 +86,7 @@ class Trainer:
             report(f"{predecessor} wrote checkpoints here before and has ended without a word")
         self.pipeline = make_pipeline(config, algorithm.learning, shared, self.metrics, buffers_freed, report)
         self.prefetch, self.training = self.pipeline.prefetch, self.pipeline.training
+        self._saving = BackgroundSave()
         self._saved_at = time.monotonic()
         self._publish()
 
@@ -93,35 +108,60 @@ class Trainer:
     def save_if_due(self) -> None:
         """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one.
 
-        One that cannot be written, on a full disk, say, is reported and tried again after as long a pause.
+        With a replay, which may be large, training goes on while it is written: only a copy of the weights is
+        made at once. One that cannot be written, on a full disk, say, is reported and tried again after as
+        long a pause.
 
         Raises
         ------
         CheckpointConflict
             When another process saves to the same place: the two runs must not both go on.
         """
+        if self._saving.busy:
+            return
+        with self._reported():
+            self._saving.result(0.0)  # of the one before
         if time.monotonic() - self._saved_at < self._config.checkpoint.every_seconds:
             return
+        self._saved_at = time.monotonic()
+        if isinstance(self.pipeline, ReplayPipeline):
+            self._saving.start(self._prepared())
+            return
+        with self._reported():
+            self._prepared()()
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Report a checkpoint that could not be written; another writer's is an error."""
         try:
-            self.save()
+            yield
         except CheckpointConflict:
             raise
         except CheckpointError as error:
-            self._saved_at = time.monotonic()
             self.report(f"the run goes on without a new checkpoint: {error}")
 
     def save(self) -> int:
         """Save a checkpoint; called by whoever drives the training loop. Returns its generation."""
+        with self._reported():
+            self._saving.result(SAVE_SECONDS)
+        generation = self._prepared()()
+        self._saved_at = time.monotonic()
+        return generation
+
+    def _prepared(self) -> Callable[[], int]:
+        """A save of what is there now, whatever happens to it until it is written."""
         learning = self._algorithm.learning
         tensors = {f"weights/{k}": v for k, v in learning.network.state_dict().items()}
         tensors |= {f"learning/{k}": v for k, v in learning.tensors().items()}
         if self._acts_here:
             tensors[SAMPLING] = self._algorithm.acting.generator.get_state()
         state = {"progress": self._shared.progress.to_json(), "spec": self._spec.to_json()}
+        if self.exactly is not None:
+            state[EXACT], arrays = self.exactly()
+            tensors |= {f"{EXACT}/{name}": torch.from_numpy(array) for name, array in arrays.items()}
         replay = self.pipeline.replay.snapshot() if isinstance(self.pipeline, ReplayPipeline) else None
-        generation = self._store.save(tensors, state, replay)
-        self._saved_at = time.monotonic()
-        return generation
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        return lambda: self._store.save(copies, state, replay)
 
     def begin(self, resume: bool, restore_replay: str | None = None) -> int:
         """Begin with what there is.
@@ -162,7 +202,7 @@ class Trainer:
         if isinstance(pipeline, ReplayPipeline):
             replay = pipeline.replay
             wanted = ReplayWanted(replay.spec, self._config.replay, replay.memory.limit)
-        checkpoint = self._store.restore(wanted)
+        checkpoint = self.restored = self._store.restore(wanted)
         for reason in checkpoint.skipped:
             self.report(f"skipped {reason}")
         learning, progress = self._algorithm.learning, self._shared.progress
@@ -214,6 +254,8 @@ class Trainer:
 
     def close(self) -> None:
         """Release the rings and the checkpoints; the loops have ended before."""
+        with suppress(CheckpointError):
+            self._saving.result(SAVE_SECONDS)
         self._store.unlock()
         self.pipeline.close()
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from seedflow.nested import Arrays, numbers
+
 
 class EpisodeStatistics:
     """Running return and length of the episode in every row of a table of environments.
@@ -90,6 +92,17 @@ class EpisodeStatistics:
         self._length[rows] = np.where(first, 0, lengths + 1)
         self._open[rows] |= first
         return returns[closed], lengths[closed]
+
+    def state(self) -> Arrays:
+        """Of the open episodes, see `seedflow.nested`."""
+        counts = numbers(self.steps, self.frames)
+        return {"return": self._return, "length": self._length, "open": self._open, "counts": counts}
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self.steps, self.frames = arrays["counts"].tolist()
+        for name, array in self.state().items():
+            array[:] = arrays[name]
 
     def drop(self, rows: npt.ArrayLike) -> None:
         """Forget the open episodes of these rows, whose lease is gone."""

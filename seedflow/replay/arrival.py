@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedflow.errors import ConfigError, SeedflowError
+from seedflow.nested import Arrays, nest, numbers, part
 from seedflow.replay.layout import ReplaySpec
 from seedflow.replay.replay import Replay
 from seedflow.rollout import IndexRing
@@ -181,6 +182,26 @@ class Arrivals:
             self.filled.put((-1 - ended).tolist())
         return len(held)
 
+    def state_arrays(self) -> Arrays:
+        """Chunks in the making and those that wait, see `seedflow.nested`."""
+        own: Arrays = {"free": numbers(*self._free), "buffer": self._buffer, "time": self._time}
+        return nest(
+            own=own | {"queued": self._queued},
+            fields=self.fields,
+            state={str(i): table for i, table in enumerate(self.state)},
+            filled=self.filled.state(),
+            freed=self.freed.state(),
+        )
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state_arrays` gave."""
+        self._free = deque(arrays["own/free"].tolist())
+        for name, array in self.state_arrays().items():
+            if name != "own/free" and not name.endswith("/cells"):
+                array[:] = arrays[name]
+        for name, ring in (("filled", self.filled), ("freed", self.freed)):
+            ring.go_on_from(part(arrays, name))
+
     def entry(self, item: int) -> tuple[int, int | None]:
         """Lane and buffer that an item of `filled` stands for; no buffer: the lane ended."""
         return (-1 - item, None) if item < 0 else divmod(item, self.buffers)
@@ -208,6 +229,12 @@ class InitialPriority(Protocol):
 
     def end_lane(self, lane: int) -> None:
         """Forget a lane."""
+
+    def state(self) -> Arrays:
+        """What it knows of the open lanes, see `seedflow.nested`."""
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
 
 
 class InsertLoop:
@@ -256,6 +283,17 @@ class InsertLoop:
                 return done
             self._next = None
         return most
+
+    def state(self) -> Arrays:
+        """The chunk that waits and what gives priorities, see `seedflow.nested`."""
+        waiting = numbers() if self._next is None else numbers(self._next)
+        return nest(own={"next": waiting}, priority={} if self._priority is None else self._priority.state())
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._next = next(iter(arrays["own/next"].tolist()), None)
+        if self._priority is not None:
+            self._priority.go_on_from(part(arrays, "priority"))
 
     def wait(self, timeout: float) -> None:
         """Wait for what was missing at the last step: chunks, or the limiter's leave."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from seedflow.config import ReplayConfig
 from seedflow.errors import CheckpointError, ReplayFull
+from seedflow.nested import Arrays
 from seedflow.replay.chunks import Chunk, ChunkStore
 from seedflow.replay.lanes import Lanes
 from seedflow.replay.layout import ReplaySpec
@@ -171,6 +172,12 @@ class Contents:
         # Where a sequence holds a chunk of an open lane, it is referred to more than once.
         unused = {chunk.id for chunk in self.lanes.pending() if self._store.references(chunk) == 1}
         return Copy(self.spec, list(self._store), unused, self.table.sequences(), state)
+
+    def reopen(self, arrays: Arrays) -> None:
+        """After `restore`: go on with the lanes that were open, as `Lanes.state` gave them."""
+        self.lanes.go_on_from(arrays)
+        for chunk in self.lanes.pending():
+            self._store.retain(chunk)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Begin with what a snapshot holds; of more than fits, the newest are kept.

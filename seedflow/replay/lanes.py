@@ -23,6 +23,9 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from seedflow.nested import Arrays, numbers, part
 from seedflow.replay.chunks import Chunk
 from seedflow.replay.layout import ReplaySpec
 
@@ -108,6 +111,30 @@ class Lanes:
         """End a key's lane, if it has one; returns the chunks that it held."""
         lane = self._lanes.pop(key, None)
         return () if lane is None else tuple(lane.pending)
+
+    def state(self) -> Arrays:
+        """The open lanes, whose keys are whole numbers, see `seedflow.nested`."""
+        arrays: Arrays = {}
+        for key, lane in self._lanes.items():
+            arrays[f"{key}/lane"] = numbers(lane.number, lane.position)
+            for i, chunk in enumerate(lane.pending):
+                arrays[f"{key}/{i}/chunk"] = numbers(chunk.id, chunk.position, len(chunk.data))
+                for k, data in enumerate(chunk.data):
+                    arrays[f"{key}/{i}/{k}"] = np.frombuffer(bytearray(data), np.uint8)
+        return arrays
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._lanes = {}
+        for key in sorted({int(name.split("/")[0]) for name in arrays}):
+            mine = part(arrays, str(key))
+            number, position = mine["lane"].tolist()
+            lane = self._lanes[key] = _Lane(number, position)
+            while (head := mine.get(f"{len(lane.pending)}/chunk")) is not None:
+                identity, place, count = head.tolist()
+                i = len(lane.pending)
+                data = tuple(mine[f"{i}/{k}"].tobytes() for k in range(count))
+                lane.pending.append(Chunk(identity, number, place, data))
 
     def pending(self) -> Iterator[Chunk]:
         """The chunks that open lanes hold."""

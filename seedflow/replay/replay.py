@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from seedflow.config import ReplayConfig
 from seedflow.envs.seeding import env_seed
 from seedflow.errors import SeedflowError, SpecError
+from seedflow.nested import Arrays
 from seedflow.replay.contents import Contents
 from seedflow.replay.encoding import ChunkEncoder
 from seedflow.replay.layout import ReplaySpec
@@ -92,6 +93,16 @@ class Replay:
         """
         with self._changed:
             self._contents.restore(snapshot)
+
+    def open_lanes(self) -> Arrays:
+        """The lanes that are open, which a snapshot leaves out, see `seedflow.nested`."""
+        with self._changed:
+            return self._contents.lanes.state()
+
+    def reopen(self, arrays: Arrays) -> None:
+        """After `restore`: go on with the lanes that `open_lanes` gave."""
+        with self._changed:
+            self._contents.reopen(arrays)
 
     def insert(
         self,

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from seedflow.nested import Arrays
+
 
 class IndexRing:
     """A bounded first-in, first-out ring for exactly one producer and one consumer.
@@ -71,6 +73,15 @@ class IndexRing:
     def wait(self, timeout: float) -> None:
         """Return when something was put since the last call, or after `timeout` seconds."""
         wait_any((self,), timeout)
+
+    def state(self) -> Arrays:
+        """What is in the ring, see `seedflow.nested`."""
+        return {"cells": self._cells}
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._cells[:] = arrays["cells"]
+        self.wake()
 
     def wake(self) -> None:
         """Make a waiting consumer look up."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from seedflow.errors import SeedflowError
 from seedflow.kernels.jit import cpu_kernel
+from seedflow.nested import Arrays, numbers
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,17 @@ class SlotPool:
         returned = np.fromiter(slots, np.int64)
         if len(returned):
             _put_back(self._free, self._ring, returned)
+
+    def state(self) -> Arrays:
+        """Who holds which slot, see `seedflow.nested`."""
+        own = {"free": self._free, "ring": self._ring, "slot": self._slot, "time": self._time}
+        return own | {"seen": self._seen, "batch": numbers(self._batch)}
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._batch = int(arrays["batch"][0])
+        for name, array in self.state().items():
+            array[:] = arrays[name]
 
 
 # What follows is compiled by Numba: a batch of environments a call.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seedflow.kernels import recurrent_gather, recurrent_scatter
+from seedflow.nested import Arrays
 from seedflow.specs import ArraySpec
 
 
@@ -26,6 +27,15 @@ class StateTable:
 
     def __init__(self, specs: Sequence[ArraySpec], rows: int, device: torch.device) -> None:
         self.tables = tuple(zeros(spec, (rows,), device) for spec in specs)
+
+    def state(self) -> Arrays:
+        """All rows, see `seedflow.nested`."""
+        return {str(i): table.cpu().numpy() for i, table in enumerate(self.tables)}
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        for i, table in enumerate(self.tables):
+            table.copy_(torch.from_numpy(arrays[str(i)]))
 
     def gather(self, rows: Tensor, first: Tensor) -> tuple[Tensor, ...]:
         """Copy the states of `rows`, with the initial (zero) state where `first` is set."""

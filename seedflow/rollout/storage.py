@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seedflow.kernels import unroll_append, unroll_gather
 from seedflow.kernels.items import ItemCopier
+from seedflow.nested import Arrays
 from seedflow.rollout.slots import Completion, Placement
 from seedflow.rollout.state_table import torch_dtype, zeros
 from seedflow.specs import ArraySpec
@@ -82,6 +83,17 @@ class UnrollStorage:
     def nbytes(fields: Sequence[ArraySpec], state: Sequence[ArraySpec], slots: int, unroll: int) -> int:
         """Bytes that a storage takes."""
         return slots * ((unroll + 1) * sum(f.nbytes for f in fields) + sum(s.nbytes for s in state))
+
+    def state_arrays(self) -> Arrays:
+        """All memory, see `seedflow.nested`."""
+        tensors = self.fields | {f"state {i}": value for i, value in enumerate(self.state)}
+        return {name: value.cpu().numpy() for name, value in tensors.items()}
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state_arrays` gave."""
+        tensors = self.fields | {f"state {i}": value for i, value in enumerate(self.state)}
+        for name, value in tensors.items():
+            value.copy_(torch.from_numpy(arrays[name]))
 
     def writer(self, sources: Mapping[str, Tensor]) -> UnrollWriter:
         """Prepare for writing the named arrays ``[n, ...]``, over and over."""

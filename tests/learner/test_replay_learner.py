@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,8 @@ from seedflow.algos.r2d2.learning import R2D2Learning
 from seedflow.config import Config, ReplayConfig
 from seedflow.envs import env_seed, make_group, probe_spec
 from seedflow.envs.synthetic import counting_observation, counting_reward
+from seedflow.errors import CheckpointError
+from seedflow.learner.checkpoint import CheckpointStore
 from seedflow.learner.learner import Learner
 from seedflow.learner.leases import lease_table
 from seedflow.learner.pipelines import ReplayPipeline
@@ -90,7 +95,12 @@ def everything(replay: Replay) -> SequenceBatch:
 
 
 @contextmanager
-def stepped(config: Config, run_dir: Path, evaluation: Config | None = None) -> Iterator[Stepped]:
+def stepped(
+    config: Config,
+    run_dir: Path,
+    evaluation: Config | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> Iterator[Stepped]:
     """A learner with one training actor, and one whose environments are those of another config."""
     spec = probe_spec(config.env)
     layout = BlockLayout(spec, config.actor.groups, config.actor.envs_per_group)
@@ -98,7 +108,7 @@ def stepped(config: Config, run_dir: Path, evaluation: Config | None = None) -> 
     with ExitStack() as stack:
         slab = stack.enter_context(Slab(layout, table.blocks))
         transport = InlineTransport(layout, slab, table)
-        learner = Learner(config, spec, transport, run_dir, lambda text: None)
+        learner = Learner(config, spec, transport, run_dir, report)
         stack.callback(learner.close)
         actors = []
         for role, env in (("train", config.env), ("eval", evaluation.env if evaluation else None)):
@@ -271,3 +281,62 @@ def test_both_halves_of_a_learner_may_be_processes(
     assert (np.diff(observations, axis=1) == 1).all()
     assert {int(o) // 1000 for o in observations[:, 0]} == set(range(ENVS))
     assert learner.progress.trained_steps > 0
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is saved is the moment at which it was begun; a failure is told, and the next one is tried."""
+    config, said = replay_config(checkpoint={"every_seconds": 1e-9}), []
+    may_write, begun = threading.Event(), threading.Event()
+    save = CheckpointStore.save
+
+    def slow(store: CheckpointStore, *content: Any) -> int:
+        begun.set()
+        assert may_write.wait(60.0)
+        return save(store, *content)
+
+    with stepped(config, tmp_path, report=said.append) as run:
+
+        def train(updates: int) -> None:
+            while run.learner.progress.updates < updates:
+                run.act()
+                while run.pipeline.prefetch.step() or run.pipeline.training.step():
+                    pass
+
+        train(10)
+        at_begin, weights = run.learner.progress.updates, run.learner.algorithm.learning.parameters.parameter
+        before = weights.detach().clone()
+        monkeypatch.setattr(CheckpointStore, "save", slow)
+        run.learner.save_if_due()
+        assert begun.wait(60.0)
+        train(at_begin + 10)
+        run.learner.save_if_due()  # nothing is due while one is written
+        may_write.set()
+        monkeypatch.setattr(CheckpointStore, "save", save)
+        run.learner.trainer._saving.result(60.0)
+        saved = CheckpointStore(tmp_path / "checkpoints").load()
+        assert saved.state["progress"]["updates"] == at_begin
+        names = [name for name, _ in run.learner.algorithm.learning.network.named_parameters()]
+        flat = torch.cat([saved.tensors[f"weights/{name}"].flatten() for name in names])
+        assert torch.equal(flat, before)
+        assert not torch.equal(flat, weights)
+        with monkeypatch.context() as patch:
+            patch.setattr(CheckpointStore, "save", raising)
+            run.learner.save_if_due()
+            assert wait_for(lambda: not run.learner.trainer._saving.busy)
+            run.learner.save_if_due()
+            assert any("goes on without a new checkpoint: the disk is full" in text for text in said)
+            assert wait_for(lambda: not run.learner.trainer._saving.busy)
+        assert run.learner.save() > saved.generation
+
+
+def raising(store: CheckpointStore, *content: Any) -> int:
+    raise CheckpointError("the disk is full")
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()

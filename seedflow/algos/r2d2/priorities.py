@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from seedflow.algos.r2d2.acting import Q_BEST, Q_TAKEN
 from seedflow.config import R2D2Config
 from seedflow.kernels import r2d2_loss
+from seedflow.nested import Arrays, part
 from seedflow.replay.layout import ReplaySpec
 
 Array = NDArray[np.generic]
@@ -43,6 +44,25 @@ class ActingPriority:
     def end_lane(self, lane: int) -> None:
         """Forget a lane."""
         self._lanes.pop(lane, None)
+
+    def state(self) -> Arrays:
+        """The chunks of the open lanes, see `seedflow.nested`."""
+        return {
+            f"{lane}/{i}/{name}": array
+            for lane, chunks in self._lanes.items()
+            for i, chunk in enumerate(chunks)
+            for name, array in chunk.items()
+        }
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._lanes = {}
+        lanes = sorted({int(name.split("/")[0]) for name in arrays})
+        for lane in lanes:
+            mine = part(arrays, str(lane))
+            count = len({name.split("/")[0] for name in mine})
+            chunks = [{k: v.copy() for k, v in part(mine, str(i)).items()} for i in range(count)]
+            self._lanes[lane] = deque(chunks, maxlen=self._spec.chunks_per_sequence)
 
     def _priority(self, chunks: deque[dict[str, Array]]) -> float:
         # The index by which a chunk overlaps the next one is taken from the last chunk alone.
