@@ -73,7 +73,7 @@ def test_every_setting_that_is_named_exists(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_module_and_name_of_seedflow_exists(page: str) -> None:
     for code in CODE[page]:
-        match = re.search(r"\bseedflow((?:\.[A-Za-z_]+)+)", code)
+        match = re.search(r"\bseedflow((?:\.[A-Za-z_0-9]+)+)", code)
         if match and not code.startswith("pip "):
             owner, _, name = f"seedflow{match[1]}".rpartition(".")
             place = ROOT / owner.replace(".", "/") / name

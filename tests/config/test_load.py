@@ -159,7 +159,7 @@ def test_every_mistake_is_reported_with_its_place(write: Write) -> None:
         f"override and {path}: 7 mistakes",
         "  'foo' (override): expected section.key=value",
         f'  train.learning_rate = "fast" ({path}, line 3): expected a number above 0',
-        f'  network.encoder = "cnn" ({path}, line 5): expected one of mlp, nature, shallow',
+        f'  network.encoder = "cnn" ({path}, line 5): expected one of mlp, nature, shallow, small',
         f"  network.hiden = [3] ({path}, line 6): no such setting; did you mean network.hidden?",
         "  rpc.ports = [1] (override): expected a list of 2: a whole number, 1 or more, "
         "a whole number, 1 or more or null",
