@@ -103,7 +103,7 @@ class NullLearner:
         self.control.hold(leases)
         staged = self._staging.load(groups)
         size = len(staged.host["first"])
-        self._staging.store_actions(groups, self._actions[:size])
+        self._staging.store_actions(groups, self._actions[:size].numpy())
         for p in pending:
             self.control.reply(p.lease.id, p.group)
         self.control.release(leases)

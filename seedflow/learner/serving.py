@@ -7,11 +7,11 @@ from collections.abc import Callable
 from seedflow.algos import Algorithm
 from seedflow.config import Config
 from seedflow.learner.inference import InferenceLoop
+from seedflow.learner.recording import UnrollRecorder
 from seedflow.learner.shared import Shared
-from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics, Rate
 from seedflow.metrics.bottleneck import IDLE, STARVED
-from seedflow.rollout import SlotPool, StateTable, UnrollStorage
+from seedflow.rollout import StateTable, UnrollStorage
 from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import LearnerTransport
 
@@ -69,16 +69,20 @@ class Serving:
             f"on {storage.device}"
         )
         rows = transport.slab.blocks * transport.slab.layout.rows
-        self._pool = SlotPool(rows, config.slots, config.rollout.unroll)
+        self._recorder = recorder = UnrollRecorder(rows, storage, shared.unrolls, shared.freed)
+        forward = shared.backend.forward(
+            transport.slab,
+            config,
+            algorithm.acting,
+            shared.weights.networks(algorithm.learning.network),
+            StateTable(algorithm.state_specs, rows, storage.device),
+            recorder,
+            report,
+        )
         self.inference = InferenceLoop(
             transport,
-            algorithm.acting,
-            PinnedNetworks(algorithm.learning.network, shared.weights),
-            StateTable(algorithm.state_specs, rows, storage.device),
-            self._pool,
-            storage,
-            shared.unrolls,
-            shared.freed,
+            forward,
+            recorder,
             shared.progress,
             self.metrics,
             config,
@@ -97,8 +101,8 @@ class Serving:
         metrics.set("steps/env_frames", progress.env_frames)
         metrics.set("steps/trained", progress.trained_steps)
         metrics.set("train/updates", progress.updates)
-        metrics.set("slots/free", self._pool.free)
-        metrics.set("queue/unrolls", len(self._shared.unrolls))
+        metrics.set("slots/free", self._recorder.idle)
+        metrics.set("queue/unrolls", self._recorder.waiting)
         metrics.set("time/seconds", progress.seconds)
         for name, value in self._transport.metrics().items():
             metrics.set(name, value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from seedflow.algos import Algorithm
 from seedflow.config import Config
 from seedflow.learner.arena import Arena
+from seedflow.learner.backend import Backend, make_backend
 from seedflow.learner.progress import Progress
-from seedflow.learner.weights import PublishedWeights
 from seedflow.rollout import UnrollStorage
 from seedflow.rollout.storage import VERSION
 from seedflow.rpc.slab import COUNTED_SCALARS, REPLY_SCALARS, REQUEST_SCALARS
@@ -24,9 +24,13 @@ class Shared:
         What acts and learns.
     arena
         Where the memory comes from.
+    backend
+        Makes what depends on the device; by default that of the arena's.
 
     Attributes
     ----------
+    backend
+        The same.
     storage
         Memory of the unroll slots.
     unrolls, freed
@@ -37,7 +41,15 @@ class Shared:
         The run's counters.
     """
 
-    def __init__(self, config: Config, spec: EnvSpec, algorithm: Algorithm, arena: Arena) -> None:
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        algorithm: Algorithm,
+        arena: Arena,
+        backend: Backend | None = None,
+    ) -> None:
+        self.backend = backend = make_backend(arena.device) if backend is None else backend
         self._arena = arena
         self.storage = UnrollStorage(
             recorded_fields(spec, algorithm.acting.record_specs),
@@ -47,8 +59,9 @@ class Shared:
             arena.device,
             arena.zeros,
         )
-        self.unrolls, self.freed = arena.ring(config.slots), arena.ring(config.slots)
-        self.weights = PublishedWeights(arena, algorithm.learning.parameters.parameter.numel())
+        self.unrolls = backend.ring(arena, config.slots, "inference", "prefetch")
+        self.freed = backend.ring(arena, config.slots, "prefetch", "inference")
+        self.weights = backend.weights(arena, algorithm.learning.parameters.parameter.numel())
         self.progress = Progress(arena.counters(Progress.CELLS))
 
     def close(self) -> None:
@@ -56,6 +69,7 @@ class Shared:
         for ring in (self.unrolls, self.freed):
             ring.close()
         self.weights.close()
+        self.backend.close()
         self._arena.close()
 
 

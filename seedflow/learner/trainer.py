@@ -11,12 +11,12 @@ import torch
 from seedflow.algos import Algorithm
 from seedflow.config import Config
 from seedflow.errors import CheckpointConflict, CheckpointError
+from seedflow.learner.arena import Arena
 from seedflow.learner.checkpoint import Checkpoint, CheckpointStore
 from seedflow.learner.prefetch import PrefetchLoop
 from seedflow.learner.shared import Shared
 from seedflow.learner.training import TrainingLoop
 from seedflow.metrics import Metrics
-from seedflow.rollout import IndexRing
 from seedflow.specs import EnvSpec
 
 SAMPLING = "random/sampling"
@@ -72,7 +72,10 @@ class Trainer:
             report(f"{predecessor} wrote checkpoints here before and has ended without a word")
         storage, batch = shared.storage, config.train.batch
         self.batches = [storage.new_batch(batch) for _ in range(config.rollout.prefetch + 1)]
-        self._filled, self._empty = IndexRing(len(self.batches)), IndexRing(len(self.batches))
+        backend, own = shared.backend, Arena(storage.device)
+        self._filled = backend.ring(own, len(self.batches), "prefetch", "training")
+        self._empty = backend.ring(own, len(self.batches), "training", "prefetch")
+        self._stream = backend.stream("training")
         self._empty.put(range(len(self.batches)))
         self.prefetch = PrefetchLoop(
             storage,
@@ -83,6 +86,7 @@ class Trainer:
             self._filled,
             self._empty,
             slots_freed,
+            backend.stream("prefetch"),
         )
         self.training = TrainingLoop(
             algorithm.learning,
@@ -93,6 +97,7 @@ class Trainer:
             shared.progress,
             self.metrics,
             config.train,
+            self._stream,
         )
         self._saved_at = time.monotonic()
         self._publish()
@@ -131,6 +136,10 @@ class Trainer:
 
     def save(self) -> int:
         """Save a checkpoint; called by whoever drives the training loop. Returns its generation."""
+        with self._stream.scope():
+            return self._save()
+
+    def _save(self) -> int:
         learning = self._algorithm.learning
         tensors = {f"weights/{k}": v for k, v in learning.network.state_dict().items()}
         tensors |= {f"learning/{k}": v for k, v in learning.tensors().items()}
@@ -154,10 +163,10 @@ class Trainer:
             self.report(f"skipped {reason}")
         learning, progress = self._algorithm.learning, self._shared.progress
         check_weights(checkpoint, learning.network.state_dict())
-        with torch.no_grad():
+        with self._stream.scope(), torch.no_grad():
             for name, value in learning.network.state_dict().items():
                 value.copy_(checkpoint.tensors[f"weights/{name}"])
-        learning.restore(checkpoint.section("learning"))
+            learning.restore(checkpoint.section("learning"))
         if self._acts_here and SAMPLING in checkpoint.tensors:
             self._algorithm.acting.generator.set_state(checkpoint.tensors[SAMPLING])
         progress.go_on_from(checkpoint.state["progress"])

@@ -7,7 +7,8 @@ import torch
 from seedflow.algos import Learning
 from seedflow.config import TrainConfig
 from seedflow.learner.progress import Progress
-from seedflow.learner.weights import PublishedWeights
+from seedflow.learner.streams import Stream
+from seedflow.learner.weights import Weights
 from seedflow.metrics import Metrics
 from seedflow.rollout import IndexRing
 from seedflow.rollout.storage import UnrollBatch
@@ -26,22 +27,26 @@ class TrainingLoop:
         The prefetch loop's batches and the rings of their indices.
     progress, metrics, config
         Counters, where measurements go, and the `train` section.
+    stream
+        Where the work of training goes.
     """
 
     def __init__(
         self,
         learning: Learning,
-        weights: PublishedWeights,
+        weights: Weights,
         batches: list[UnrollBatch],
         filled: IndexRing,
         empty: IndexRing,
         progress: Progress,
         metrics: Metrics,
         config: TrainConfig,
+        stream: Stream,
     ) -> None:
         self._learning, self._weights = learning, weights
         self._batches, self._filled, self._empty = batches, filled, empty
         self._progress, self._metrics, self._config = progress, metrics, config
+        self._stream = stream
 
     @property
     def learning_rate(self) -> float:
@@ -57,6 +62,11 @@ class TrainingLoop:
         taken = self._filled.take(1)
         if not taken:
             return False
+        with self._stream.scope():
+            self._train(taken)
+        return True
+
+    def _train(self, taken: list[int]) -> None:
         batch = self._batches[taken[0]]
         lag = self._progress.updates - batch.fields["version"][:-1]
         trained = int((~batch.fields["first"][1:]).sum())
@@ -69,7 +79,6 @@ class TrainingLoop:
         for name, value in measured.items():
             self._metrics.observe(name, value)
         self._metrics.observe("lag/policy_versions", lag.cpu().numpy())
-        return True
 
     def wait(self, timeout: float) -> None:
         """Wait for a batch."""
