@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -56,6 +56,8 @@ class Staging:
         The learner's.
     allocate
         What gives the host's memory, with the arguments of `zeros`.
+    names
+        The fields to copy, by default all.
 
     Attributes
     ----------
@@ -73,6 +75,7 @@ class Staging:
         max_batch: int,
         device: torch.device,
         allocate: Callable[[Sequence[int], torch.dtype], Tensor] = zeros,
+        names: Container[str] | None = None,
     ) -> None:
         self._slab, self._device = slab, device
         self._envs = slab.layout.envs
@@ -80,6 +83,7 @@ class Staging:
         hosts = {
             name: allocate((max_batch, *field.shape[1:]), getattr(torch, field.dtype.name))
             for name, field in slab.layout.request_fields.items()
+            if names is None or name in names
         }
         self.host: dict[str, NDArray[Any]] = {name: value.numpy() for name, value in hosts.items()}
         self._tensors = hosts if device.type == "cpu" else {k: v.to(device) for k, v in hosts.items()}
@@ -91,10 +95,7 @@ class Staging:
 
     def load(self, groups: list[Group]) -> StagedRows:
         """Copy the rows of `groups`, one group after the other."""
-        sizes = [envs for _, _, envs in groups]
-        blocks = np.repeat([block for block, _, _ in groups], sizes)
-        starts = [(group * self._envs, envs) for _, group, envs in groups]
-        rows = np.concatenate([self._block_rows[start : start + envs] for start, envs in starts])
+        blocks, rows = self.index(groups)
         total = len(blocks)
         self._copier((self._batch_rows[:total],), (blocks, rows))
         staged = self._first_rows(total)
@@ -102,6 +103,13 @@ class Staging:
             for name, value in staged.tensors.items():
                 value.copy_(torch.from_numpy(staged.host[name]))
         return staged
+
+    def index(self, groups: list[Group]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Block of each row of `groups`, and the row within it."""
+        sizes = [envs for _, _, envs in groups]
+        blocks = np.repeat([block for block, _, _ in groups], sizes)
+        starts = [(group * self._envs, envs) for _, group, envs in groups]
+        return blocks, np.concatenate([self._block_rows[start : start + envs] for start, envs in starts])
 
     def store_actions(self, groups: list[Group], actions: NDArray[np.int64]) -> None:
         """Write ``actions [n]`` into the rows of `groups`."""
@@ -116,5 +124,5 @@ class Staging:
         return StagedRows(
             {name: array[:total] for name, array in self.host.items()},
             tensors,
-            tuple(tensors[name] for name in self.leaves),
+            tuple(tensors[name] for name in self.leaves if name in tensors),
         )

@@ -11,7 +11,7 @@ from seedflow.learner.backend import Report
 from seedflow.learner.cuda.forward import BucketForward
 from seedflow.learner.cuda.gpu import Gpu
 from seedflow.learner.cuda.rings import StreamRing
-from seedflow.learner.cuda.rows import CopiedRows
+from seedflow.learner.cuda.rows import Rows, make_rows
 from seedflow.learner.cuda.weights import StagedWeights
 from seedflow.learner.forward import ActingNetworks, Forward
 from seedflow.learner.recording import UnrollRecorder
@@ -33,6 +33,7 @@ class CudaBackend:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self.device = gpu.device
+        self._rows: list[Rows] = []
         self._streams: dict[LoopName, Stream] = {loop: gpu.stream() for loop in get_args(LoopName)}
 
     def stream(self, loop: LoopName) -> Stream:
@@ -59,10 +60,12 @@ class CudaBackend:
     ) -> Forward:
         """See `Backend.forward`."""
         most = config.inference.max_batch
+        rows = make_rows(self._gpu, slab, most, report)
+        self._rows.append(rows)
         return BucketForward(
             self._gpu,
             self._streams["inference"],
-            CopiedRows(self._gpu, slab, most),
+            rows,
             most,
             acting,
             networks,
@@ -75,3 +78,5 @@ class CudaBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
+        while self._rows:
+            self._rows.pop().close()

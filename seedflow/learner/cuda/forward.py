@@ -12,7 +12,7 @@ from seedflow.algos import Acting, ActingInput
 from seedflow.kernels import recurrent_scatter, unroll_append
 from seedflow.learner.cuda.gpu import Gpu
 from seedflow.learner.cuda.graphs import BucketGraphs, bucket_of, buckets
-from seedflow.learner.cuda.rows import CopiedRows
+from seedflow.learner.cuda.rows import Rows
 from seedflow.learner.forward import ActingNetworks, Forward, HostRows, ServedBatch
 from seedflow.learner.recording import UnrollRecorder
 from seedflow.learner.streams import Stream
@@ -52,7 +52,7 @@ class BucketForward(Forward):
         self,
         gpu: Gpu,
         stream: Stream,
-        rows: CopiedRows,
+        rows: Rows,
         max_batch: int,
         acting: Acting,
         networks: ActingNetworks,
@@ -65,7 +65,7 @@ class BucketForward(Forward):
         self._stream, self._rows, self._max_batch, self._greedy = stream, rows, max_batch, greedy
         self._acting, self._networks, self._states = acting, networks, states
         self._recorder, self._storage = recorder, recorder.storage
-        self._leaves = rows.staging.leaves
+        self._leaves = rows.leaves
         self._index = {
             size: BatchIndex(gpu, size, states.rows, self._storage.slots) for size in buckets(max_batch)
         }
@@ -77,10 +77,10 @@ class BucketForward(Forward):
 
     def run(self, batch: ServedBatch) -> HostRows:
         """See `Forward.run`; the GPU is still at work when it returns."""
-        host = self._rows.load(batch.places)
+        bucket = bucket_of(len(batch.rows), self._max_batch)
+        host = self._rows.load(batch.places, bucket)
         placement, completion = self._recorder.plan(batch.rows[batch.trained])
         self._network, version = self._networks.pin()
-        bucket = bucket_of(len(batch.rows), self._max_batch)
         self._index[bucket].fill(batch, placement, completion, version)
         self._stream.submit(partial(self._graphs, bucket))
         self._done = self._stream.record()
@@ -90,7 +90,7 @@ class BucketForward(Forward):
     def store_actions(self, batch: ServedBatch) -> None:
         """See `Forward.store_actions`; waits for the GPU."""
         self._done.synchronize()
-        self._rows.staging.store_actions(batch.places, self._actions[: len(batch.rows)])
+        self._rows.store_actions(batch.places, self._actions[: len(batch.rows)])
 
     def hand_over(self) -> None:
         """See `Forward.hand_over`."""
@@ -100,8 +100,8 @@ class BucketForward(Forward):
     @torch.inference_mode()
     def _issue(self, bucket: int) -> None:
         index, storage = self._index[bucket], self._storage
-        index.upload()
-        staged = self._rows.upload(bucket)
+        index.issue()
+        staged = self._rows.issue(bucket)
         state = self._states.gather(index.row, staged["first"])
         observation = tuple(staged[name] for name in self._leaves)
         greedy = index.greedy.to(torch.bool) if self._greedy else None
@@ -169,6 +169,6 @@ class BatchIndex:
         if batch.greedy is not None:
             greedy[:size] = batch.greedy
 
-    def upload(self) -> None:
+    def issue(self) -> None:
         """Issue the copy."""
         self._device.copy_(self._host, non_blocking=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from seedflow.learner.streams import Event, Stream
 
-MAPPED = 2  # cudaHostRegisterMapped: kernels may read the memory where it is
+MAPPED = 2  # of cuMemHostRegister: kernels may read the memory where it is
 
 
 class Graph(Protocol):
@@ -103,11 +104,23 @@ class TorchGpu:
 
     def register(self, memory: NDArray[np.uint8]) -> None:
         """See `Gpu.register`."""
-        _check(cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, MAPPED), "cudaHostRegister")
+        driver = self._driver()
+        same = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+        if not _succeed(driver.cuDeviceGetAttribute(same, self.device.index), "cuDeviceGetAttribute"):
+            raise RuntimeError("this GPU cannot read the host's memory at the host's addresses")
+        _succeed(driver.cuMemHostRegister(memory.ctypes.data, memory.nbytes, MAPPED), "cuMemHostRegister")
 
     def unregister(self, memory: NDArray[np.uint8]) -> None:
         """See `Gpu.unregister`."""
-        _check(cudart().cudaHostUnregister(memory.ctypes.data), "cudaHostUnregister")
+        _succeed(self._driver().cuMemHostUnregister(memory.ctypes.data), "cuMemHostUnregister")
+
+    def _driver(self) -> Any:
+        """The driver's functions, with this GPU's context current.
+
+        The driver's rather than the runtime's: after a refusal, torch would find the runtime's last error.
+        """
+        torch.cuda.synchronize(self.device)
+        return importlib.import_module("cuda.bindings.driver")
 
 
 class TorchStream:
@@ -144,11 +157,8 @@ class TorchStream:
             self._begun = True
 
 
-def cudart() -> Any:
-    """The CUDA runtime as torch exposes it."""
-    return cast(Any, torch.cuda.cudart)()
-
-
-def _check(error: Any, call: str) -> None:
+def _succeed(result: tuple[Any, ...], call: str) -> Any:
+    error, *values = result
     if int(error) != 0:
-        raise RuntimeError(f"{call} failed: {cudart().cudaGetErrorString(error)}")
+        raise RuntimeError(f"{call} failed: {error.name}")
+    return values[0] if values else None

@@ -27,7 +27,7 @@ from seedflow.rpc.slab import BlockLayout, Slab
 from tests.learner.cuda.fake_gpu import FakeGpu, Schedule, as_late_as_possible
 from tests.learner.rig import counting_config
 
-UPDATES = 12
+UPDATES = 8
 
 
 class History:
@@ -125,7 +125,7 @@ def on_cpu() -> dict[bool, History]:
 @given(eager=st.booleans(), seed=st.none() | st.integers(0, 2**32))
 @example(eager=True, seed=None)
 @example(eager=False, seed=None)
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_any_order_that_the_events_allow_gives_the_same_bits(
     on_cpu: dict[bool, History], eager: bool, seed: int | None
 ) -> None:
