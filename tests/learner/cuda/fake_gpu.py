@@ -151,6 +151,7 @@ class FakeGpu:
 
     def unregister(self, memory: NDArray[np.uint8]) -> None:
         self.registered.remove(memory.ctypes.data)
+        self.log.append(("unregister",))
 
     def work_some(self) -> None:
         """Work as the schedule says."""
