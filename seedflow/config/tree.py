@@ -112,6 +112,10 @@ class NetworkConfig(Section):
     inputs: tuple[Literal["previous_action", "previous_reward"], ...] = Field(
         (), description="concatenated to the features before the core"
     )
+    autocast: Literal["none", "bfloat16"] = Field(
+        "none", description="bfloat16: matrix products and convolutions in it, acting and training alike"
+    )
+    compile: bool = Field(False, description="by torch.compile, when it first runs, which takes a while")
 
 
 class VTraceConfig(Section):

@@ -48,6 +48,8 @@ class Learner:
         The halves.
     inference, prefetch, training
         Their loops.
+    shared
+        What they share.
     progress
         The run's counters.
     """
@@ -65,11 +67,11 @@ class Learner:
         self.config, self.report = config, report
         self.algorithm = make_algorithm(config, spec)
         device = self.algorithm.learning.parameters.parameter.device
-        self._shared = Shared(config, spec, self.algorithm, Arena(device), backend)
-        self.progress = self._shared.progress
+        self.shared = Shared(config, spec, self.algorithm, Arena(device), backend)
+        self.progress = self.shared.progress
         with ExitStack() as undo:
-            undo.callback(self._shared.close)
-            shared, algorithm = self._shared, self.algorithm
+            undo.callback(self.shared.close)
+            shared, algorithm = self.shared, self.algorithm
             self.trainer = Trainer(config, spec, algorithm, shared, run_dir, transport.wake, report)
             undo.callback(self.trainer.close)
             self.serving = Serving(config, algorithm, shared, transport, report, silent)
@@ -106,4 +108,4 @@ class Learner:
     def close(self) -> None:
         """Release rings, locks and checkpoints; the loops have ended before."""
         self.trainer.close()
-        self._shared.close()
+        self.shared.close()

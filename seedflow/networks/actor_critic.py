@@ -7,6 +7,7 @@ of tensors ``[B, ...]`` described by `ActorCritic.state_specs`; an all-zero stat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +85,15 @@ class ActorCritic(nn.Module):
         for head, gain in ((self.policy_head, 0.01), (self.value_head, 1.0)):
             nn.init.orthogonal_(head.weight, gain)
             nn.init.zeros_(head.bias)
+        self._bfloat16, self._compiles = config.autocast == "bfloat16", config.compile
+        if self._compiles:
+            self.compile()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is compiled for itself: it has other parameters."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self._compiles:
+            self.compile()
 
     @property
     def state_specs(self) -> tuple[ArraySpec, ...]:
@@ -101,6 +111,13 @@ class ActorCritic(nn.Module):
         NetworkOutput, State
             The state after the last index. `remember` completes it with the action chosen there.
         """
+        if not self._bfloat16:
+            return self._run(inputs, state)
+        with torch.autocast(inputs.first.device.type, torch.bfloat16):
+            output, after = self._run(inputs, state)
+        return NetworkOutput(output.logits.float(), output.value.float()), after
+
+    def _run(self, inputs: NetworkInput, state: State) -> tuple[NetworkOutput, State]:
         first = inputs.first
         rest = list(state)
         after: list[Tensor] = []
