@@ -49,6 +49,8 @@ SUITE = [
     "tests/kernels/gpu",
 ]
 """Arguments of pytest, as ``make test-kernels-gpu`` has them."""
+LEARNER_SUITE = ["tests/gpu"]
+"""The same of ``make test-gpu``."""
 
 Row = Mapping[str, Any]
 Tables = dict[str, list[Row]]
@@ -85,12 +87,25 @@ Part = Callable[[Context], Tables]
 
 
 def run_suite(context: Context) -> Tables:
-    """Run the tests that need a GPU."""
+    """Run the kernels' tests that need a GPU."""
     need("pytest")
-    timeout = max(context.remaining() * 0.6, 30.0)
+    return run_tests(context, SUITE)
+
+
+def run_learner_suite(context: Context) -> Tables:
+    """Run the learner's tests that need a GPU."""
+    for package in ("pytest", "hypothesis", "numba_cuda"):
+        need(package)
+    load("benchmarks.gpu_learner")
+    return run_tests(context, LEARNER_SUITE)
+
+
+def run_tests(context: Context, arguments: Sequence[str]) -> Tables:
+    """Run pytest in a process of its own; returns how many tests passed and so on, and which failed."""
+    timeout = max(context.remaining() * 0.4, 30.0)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *SUITE],
+            [sys.executable, "-m", "pytest", "-q", *arguments],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -156,6 +171,7 @@ def measure_learner(context: Context) -> Tables:
 
 PARTS: dict[str, Part] = {
     "suite": run_suite,
+    "learner suite": run_learner_suite,
     "copy": measure_copy,
     "launch": measure_launches,
     "inference": measure_inference,

@@ -220,7 +220,7 @@ def test_the_learners_parts_are_skipped_where_its_packages_are_missing() -> None
 import sys, time
 sys.modules.update(dict.fromkeys(["pydantic"]))
 from benchmarks import gpu
-parts = {name: gpu.PARTS[name] for name in ("inference", "learner")}
+parts = {name: gpu.PARTS[name] for name in ("learner suite", "inference", "learner")}
 report = gpu.run_parts(parts, gpu.Context(None, time.monotonic() + 100.0))
 assert {entry["status"] for entry in report.values()} == {"skipped"}
 reasons = {entry["reason"] for entry in report.values()}
@@ -262,6 +262,9 @@ def test_the_suite_is_the_one_of_the_makefile() -> None:
     command = re.search(r"\ntest-kernels-gpu:\n\t\S+ -m pytest (.+)\n", (ROOT / "Makefile").read_text())
     assert command is not None
     assert command[1].split() == gpu.SUITE
+    command = re.search(r"\ntest-gpu: venv\n\t\S+ -m pytest (.+)\n", (ROOT / "Makefile").read_text())
+    assert command is not None
+    assert command[1].split() == gpu.LEARNER_SUITE
 
 
 def test_without_a_gpu_it_says_so(

@@ -82,6 +82,7 @@ class TorchGpu:
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
+        self._pool: Any = None  # of all graphs: they are replayed one at a time, and leave nothing in it
 
     def stream(self) -> Stream:
         """See `Gpu.stream`."""
@@ -92,9 +93,11 @@ class TorchGpu:
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             cast(Any, graph).register_generator_state(generator)
+        if self._pool is None:
+            self._pool = cast(Any, torch.cuda.graph_pool_handle)()
         # Other threads use the GPU meanwhile: what they do neither belongs to the graph nor spoils it.
         stream = torch.cuda.current_stream(self.device)
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, self._pool, stream, "thread_local"):
             work()
         return cast(Graph, graph)
 
