@@ -1,6 +1,6 @@
 """The inference loop: central batched inference for every environment of the run.
 
-It alone changes the state table, the unroll slots and the leases. One pass of `step`:
+It alone changes the state table, the experience being recorded and the leases. One pass of `step`:
 
 1. take in what the transport reports: leases that open or close, groups that have rung;
 2. take the groups of the next batch, as many as fit and have free unroll slots;
@@ -25,11 +25,12 @@ from seedflow.config import Config
 from seedflow.learner.batcher import Batcher, PendingGroup
 from seedflow.learner.evaluation import EvaluationRounds
 from seedflow.learner.progress import Progress
+from seedflow.learner.recording import Recorder
 from seedflow.learner.staging import Group, Staging
 from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics
 from seedflow.metrics.episodes import EpisodeStatistics
-from seedflow.rollout import IndexRing, SlotPool, StateTable, UnrollStorage
+from seedflow.rollout import StateTable
 from seedflow.rollout.state_table import zeros
 from seedflow.rollout.storage import VERSION
 from seedflow.rpc.leases import Lease
@@ -51,10 +52,10 @@ class InferenceLoop:
         The algorithm's acting half.
     weights
         Newest published weights.
-    states, pool, storage
-        State table, slot assignment and memory of the unrolls.
-    unrolls, freed
-        Rings of finished slots to, and of free slots from, the prefetch loop.
+    states, recorder
+        State table, and what writes down what the environments do.
+    device
+        Where the network acts.
     progress, metrics, config
         Counters, where measurements go, and the run's config.
     report
@@ -69,10 +70,8 @@ class InferenceLoop:
         acting: Acting,
         weights: PinnedNetworks,
         states: StateTable,
-        pool: SlotPool,
-        storage: UnrollStorage,
-        unrolls: IndexRing,
-        freed: IndexRing,
+        recorder: Recorder,
+        device: torch.device,
         progress: Progress,
         metrics: Metrics,
         config: Config,
@@ -80,8 +79,7 @@ class InferenceLoop:
         silent: Callable[[Lease], None],
     ) -> None:
         self._transport, self._acting, self._weights = transport, acting, weights
-        self._states, self._pool, self._storage = states, pool, storage
-        self._unrolls, self._freed = unrolls, freed
+        self._states, self._recorder, self._device = states, recorder, device
         self._progress, self._metrics, self._report = progress, metrics, report
         self._silent = silent
         for name in (*FAULT_METRICS.values(), MASKED):
@@ -91,13 +89,13 @@ class InferenceLoop:
         slab = transport.slab
         self._group_rows, self._block_rows = slab.layout.envs, slab.layout.rows
         rows = slab.blocks * self._block_rows
-        self._staging = Staging(slab, settings.max_batch, storage.device)
+        self._staging = Staging(slab, settings.max_batch, device)
         self._output = {
-            spec.name: zeros(spec, (settings.max_batch,), storage.device)
+            spec.name: zeros(spec, (settings.max_batch,), device)
             for spec in (*REPLY_SCALARS, VERSION, *acting.record_specs)
         }
-        self._write_inputs = storage.writer(self._staging.recorded)
-        self._write_outputs = storage.writer(self._output)
+        recorder.attach(self._staging, self._output)
+        self._free = recorder.take_back()
         self._batch_rows = np.arange(settings.max_batch)
         self._episodes = EpisodeStatistics(rows)
         self._evaluation = EvaluationRounds(config.eval.every, config.eval.episodes, rows)
@@ -106,6 +104,7 @@ class InferenceLoop:
         self._evaluates = config.eval.every > 0
         self._leases: dict[int, Lease] = {}
         self._rows_of: dict[tuple[int, int], NDArray[np.int64]] = {}  # by lease id and group
+        self._env_ids = np.full(rows, -1, np.int64)
         self._starved_since: float | None = None
         metrics.add("inference/wait_slots_seconds", 0.0)
 
@@ -131,7 +130,7 @@ class InferenceLoop:
                 case FaultReported(lease, text, kind):
                     self._metrics.add(FAULT_METRICS[kind])
                     self._report(f"{lease.name}: {text}")
-        self._pool.put_back(self._freed.take(self._freed.capacity))
+        self._free = self._recorder.take_back()
         if self._evaluates:
             self._open_evaluation()
         now = time.monotonic()
@@ -157,7 +156,9 @@ class InferenceLoop:
         self._leases[lease.id] = lease
         for group in range(lease.groups):
             start = lease.block * self._block_rows + group * self._group_rows
-            self._rows_of[lease.id, group] = np.arange(start, start + lease.envs)
+            rows = self._rows_of[lease.id, group] = np.arange(start, start + lease.envs)
+            ids = lease.env_ids[group * lease.envs : (group + 1) * lease.envs]
+            self._env_ids[rows] = ids if lease.role == "train" else -1
         self._report(f"{lease.name} (generation {lease.generation}) joined")
 
     def _closed(self, lease: Lease, reason: str) -> None:
@@ -166,7 +167,7 @@ class InferenceLoop:
         self._batcher.drop(lease)
         self._held = [p for p in self._held if p.lease.id != lease.id]
         rows = np.concatenate([self._rows_of.pop((lease.id, group)) for group in range(lease.groups)])
-        self._pool.drop(rows)
+        self._recorder.drop(rows)
         self._episodes.drop(rows)
         self._evaluation.forget(rows)
         self._report(f"{lease.name} (generation {lease.generation}) left: {reason}")
@@ -185,13 +186,13 @@ class InferenceLoop:
             self._held = []
 
     def _fits(self) -> Callable[[PendingGroup], bool]:
-        free = self._pool.free
+        free = self._free
 
         def fits(pending: PendingGroup) -> bool:
             nonlocal free
             if pending.lease.role == "eval":
                 return True
-            needed = self._pool.needed(self._rows_of[pending.lease.id, pending.group])
+            needed = self._recorder.needed(self._rows_of[pending.lease.id, pending.group])
             if needed > free:
                 return False
             free -= needed
@@ -209,7 +210,7 @@ class InferenceLoop:
         places = [(p.lease.block, p.group, p.lease.envs) for p in groups]
         staged = self._staging.load(places)
         row_index = np.concatenate([self._rows_of[p.lease.id, p.group] for p in groups])
-        rows = torch.from_numpy(row_index).to(self._storage.device)
+        rows = torch.from_numpy(row_index).to(self._device)
         state = self._states.gather(rows, staged.tensors["first"])
 
         evaluating = self._evaluating(groups)
@@ -217,27 +218,25 @@ class InferenceLoop:
         if evaluating is not None:
             chosen = np.flatnonzero(~evaluating)
             train_rows = row_index[chosen]
-        placement = self._pool.place(train_rows)
-        self._storage.begin(placement, state, chosen)
-        self._write_inputs(placement, chosen)
+        self._recorder.begin(train_rows, chosen, state)
 
         network, version = self._weights.pin()
         greedy = None
         if evaluating is not None and self._greedy_evaluation:
-            greedy = torch.from_numpy(evaluating).to(self._storage.device)
-        inputs = ActingInput(staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy)
+            greedy = torch.from_numpy(evaluating).to(self._device)
+        env_ids = torch.from_numpy(self._env_ids[row_index]).to(self._device)
+        inputs = ActingInput(
+            staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy, env_ids
+        )
         output = self._acting.act(network, inputs, state)
         self._states.scatter(rows, output.state)
         self._output[VERSION.name].fill_(version)
         for name, value in {"action": output.action, **output.record}.items():
             self._output[name][: len(row_index)].copy_(value)
-        self._write_outputs(placement, chosen)
+        self._recorder.end()
 
         self._reply(groups, places, output.action)
-        completion = self._pool.advance(train_rows)
-        self._storage.carry(completion, state, chosen)
-        if len(completion.ready):
-            self._unrolls.put(completion.ready.tolist())
+        self._recorder.hand_over()
         self._count(row_index, evaluating, staged.host)
 
     def _evaluating(self, groups: list[PendingGroup]) -> NDArray[np.bool_] | None:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from seedflow.algos import Algorithm
 from seedflow.config import Config
 from seedflow.learner.inference import InferenceLoop
+from seedflow.learner.recording import ChunkRecorder, Recorder, UnrollRecorder
 from seedflow.learner.shared import Shared
 from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics, Rate
 from seedflow.metrics.bottleneck import IDLE, STARVED
-from seedflow.rollout import SlotPool, StateTable, UnrollStorage
+from seedflow.replay.arrival import Arrivals
+from seedflow.rollout import StateTable, UnrollStorage
 from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import LearnerTransport
 
@@ -60,25 +62,15 @@ class Serving:
             Rate("inference/idle_seconds", IDLE),
             Rate("inference/wait_slots_seconds", STARVED),
         ]
-        storage = shared.storage
-        nbytes = UnrollStorage.nbytes(
-            storage.field_specs, storage.state_specs, config.slots, config.rollout.unroll
-        )
-        report(
-            f"{config.slots} unroll slots of {config.rollout.unroll + 1} steps take {nbytes / 2**20:.1f} MiB "
-            f"on {storage.device}"
-        )
         rows = transport.slab.blocks * transport.slab.layout.rows
-        self._pool = SlotPool(rows, config.slots, config.rollout.unroll)
+        self._recorder = _recorder(config, shared, rows, report)
         self.inference = InferenceLoop(
             transport,
             algorithm.acting,
             PinnedNetworks(algorithm.learning.network, shared.weights),
-            StateTable(algorithm.state_specs, rows, storage.device),
-            self._pool,
-            storage,
-            shared.unrolls,
-            shared.freed,
+            StateTable(algorithm.state_specs, rows, shared.device),
+            self._recorder,
+            shared.device,
             shared.progress,
             self.metrics,
             config,
@@ -97,8 +89,8 @@ class Serving:
         metrics.set("steps/env_frames", progress.env_frames)
         metrics.set("steps/trained", progress.trained_steps)
         metrics.set("train/updates", progress.updates)
-        metrics.set("slots/free", self._pool.free)
-        metrics.set("queue/unrolls", len(self._shared.unrolls))
+        metrics.set("slots/free", self._recorder.idle)
+        metrics.set("queue/unrolls", self._recorder.waiting)
         metrics.set("time/seconds", progress.seconds)
         for name, value in self._transport.metrics().items():
             metrics.set(name, value)
@@ -106,3 +98,22 @@ class Serving:
         for rate in self._rates:
             values |= rate.of(values)
         return values
+
+
+def _recorder(config: Config, shared: Shared, rows: int, report: Callable[[str], None]) -> Recorder:
+    """What writes the run's experience; says how much memory it takes."""
+    experience = shared.experience
+    if isinstance(experience, Arrivals):
+        spec = experience.spec
+        nbytes = sum(array.nbytes for array in (*experience.fields.values(), *experience.state))
+        report(f"{experience.buffers} chunk buffers of {spec.rows} steps take {nbytes / 2**20:.1f} MiB")
+        return ChunkRecorder(experience)
+    storage = experience.storage
+    nbytes = UnrollStorage.nbytes(
+        storage.field_specs, storage.state_specs, config.slots, config.rollout.unroll
+    )
+    report(
+        f"{config.slots} unroll slots of {config.rollout.unroll + 1} steps take {nbytes / 2**20:.1f} MiB "
+        f"on {storage.device}"
+    )
+    return UnrollRecorder(rows, storage, experience.finished, experience.freed)

@@ -51,6 +51,8 @@ class Staging:
 
     Attributes
     ----------
+    host
+        Every field of the rows, numpy ``[max_batch, ...]``.
     recorded
         The arrays ``[max_batch, ...]`` on the device that hold what an unroll keeps of the rows.
     """
@@ -59,14 +61,14 @@ class Staging:
         self._slab, self._device = slab, device
         self._envs = slab.layout.envs
         self._leaves = [leaf.name for leaf in slab.layout.spec.observation]
-        self._host = {
+        self.host = {
             name: np.zeros((max_batch, *field.shape[1:]), field.dtype)
             for name, field in slab.layout.request_fields.items()
         }
-        hosts = {name: torch.from_numpy(array) for name, array in self._host.items()}
+        hosts = {name: torch.from_numpy(array) for name, array in self.host.items()}
         self._tensors = hosts if device.type == "cpu" else {k: v.to(device) for k, v in hosts.items()}
         self.recorded = {name: value for name, value in self._tensors.items() if name not in COUNTED_SCALARS}
-        shared = [torch.from_numpy(slab.fields[name]) for name in self._host]
+        shared = [torch.from_numpy(slab.fields[name]) for name in self.host]
         self._copier = ItemCopier(list(hosts.values()), shared, axes=(1, 2))
         self._batch_rows = np.arange(max_batch)
         self._places, self._first_rows = cache(self._places_of), cache(self._first_rows_of)
@@ -104,7 +106,7 @@ class Staging:
     def _first_rows_of(self, total: int) -> StagedRows:
         tensors = {name: value[:total] for name, value in self._tensors.items()}
         return StagedRows(
-            {name: array[:total] for name, array in self._host.items()},
+            {name: array[:total] for name, array in self.host.items()},
             tensors,
             tuple(tensors[name] for name in self._leaves),
         )
