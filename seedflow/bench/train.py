@@ -93,7 +93,8 @@ def measure(workload: Workload, seconds: float) -> Figures:
     cost = {f"{role} us_per_step": 1e6 * cpu / steps for role, cpu in used.items()}
     for loop in ("inference", "prefetch", "training"):
         name = f"cpu/{loop}_seconds"
-        cost[f"{loop} loop us_per_step"] = 1e6 * (after[name] - before[name]) / steps
+        if name in after:
+            cost[f"{loop} loop us_per_step"] = 1e6 * (after[name] - before[name]) / steps
     total = sum(used.values())
     batch = max(1, round(after["inference/batch_size"]))
     bound = measure_bound(config, probe_spec(config.env), batch, min(2.0, seconds))

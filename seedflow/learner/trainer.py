@@ -12,7 +12,7 @@ from seedflow.algos import Algorithm
 from seedflow.config import Config
 from seedflow.errors import CheckpointConflict, CheckpointError
 from seedflow.learner.checkpoint import Checkpoint, CheckpointStore, ReplayWanted
-from seedflow.learner.pipelines import ReplayPipeline, make_pipeline
+from seedflow.learner.pipelines import ReplayPipeline, UnrollPipeline, make_pipeline
 from seedflow.learner.shared import Shared
 from seedflow.metrics import Metrics
 from seedflow.replay.disk.load import LoadedReplay
@@ -89,6 +89,16 @@ class Trainer:
         if trained:
             self.save_if_due()
         return trained
+
+    @property
+    def fetches_quickly(self) -> bool:
+        """Whether a batch is but a copy within the CPU's memory."""
+        return isinstance(self.pipeline, UnrollPipeline) and self._shared.device.type == "cpu"
+
+    def fetch_and_train(self) -> bool:
+        """One step of either loop; returns whether there was anything to do."""
+        fetched = self.prefetch.step()
+        return self.train() or fetched
 
     def save_if_due(self) -> None:
         """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one.
