@@ -19,7 +19,8 @@ import numpy as np
 from seedflow.bench.transport import GROUPS, Workload, actor_process
 from seedflow.config import Config, parse_config
 from seedflow.learner.learner import Learner
-from seedflow.learner.session import lease_table
+from seedflow.learner.leases import lease_table
+from seedflow.learner.shared import Unrolls
 from seedflow.learner.threads import LoopThreads, serving_loop, training_loops
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
@@ -153,8 +154,9 @@ def _serve(learner: Learner, actors: Sequence[InlineConnection]) -> float:
     for actor in actors:
         assert actor.wait(0.0) == 0, "all actors are in one batch"
         actor.rows(0)["first"][:] = False
-    unrolls = learner.shared.unrolls.take(learner.shared.unrolls.capacity)
-    learner.shared.freed.put(unrolls)  # nobody trains on them
+    experience = learner.shared.experience
+    assert isinstance(experience, Unrolls)
+    experience.freed.put(experience.finished.take(experience.finished.capacity))  # nobody trains on them
     return spent
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from seedflow.config.describe import Setting, sections, settings
+from seedflow.config.describe import Setting, section_variants, settings
 from seedflow.metrics.names import markdown_table
 
 DOCS = Path(__file__).resolve().parent
@@ -21,13 +21,15 @@ END = "<!-- end of what docs/generate.py writes -->\n"
 
 def settings_tables() -> str:
     """One table for the settings outside of sections, then one for each section."""
-    tables: dict[str, list[Setting]] = {"": []} | {name: [] for name, _ in sections()}
+    titles = {("", ""): ""} | {(name, variant): title for name, title, variant in section_variants()}
+    tables: dict[tuple[str, str], list[Setting]] = {place: [] for place in titles}
     for setting in settings():
-        tables[setting.key.rpartition(".")[0]].append(setting)
-    titles = dict(sections())
+        tables[setting.key.rpartition(".")[0], setting.variant].append(setting)
     parts = []
-    for section, rows in tables.items():
-        parts.append(f"### `{section}`\n\n{titles[section]}\n" if section else "### The run as a whole\n")
+    for (section, variant), rows in tables.items():
+        named = f" with `name: {variant}`" if variant else ""
+        title = f"### `{section}`{named}\n\n{titles[section, variant]}\n"
+        parts.append(title if section else "### The run as a whole\n")
         parts.append("| setting | default | takes | for |\n|---|---|---|---|")
         parts += [
             f"| `{row.key}` | {_default(row.default)} | {_cell(row.takes)} | {_cell(row.description)} |"

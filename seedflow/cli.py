@@ -259,20 +259,21 @@ def config_show(arguments: tuple[str, ...]) -> None:
 def config_schema(key: str | None, as_json: bool) -> None:
     """Explain every setting, or those of one section: default, what it takes, what it is for."""
     from seedflow.config import Config
-    from seedflow.config.describe import sections, settings
+    from seedflow.config.describe import section_variants, settings
 
     if as_json:
         click.echo(json.dumps(Config.model_json_schema(), indent=2))
         return
-    titles = dict(sections())
+    titles = {(name, variant): title for name, title, variant in section_variants()}
     wanted = [s for s in settings() if key is None or s.key == key or s.key.startswith(f"{key}.")]
     if not wanted:
-        raise click.UsageError(f"No section or setting {key!r}; the sections are {', '.join(titles)}.")
-    section = ""
+        known = ", ".join(dict.fromkeys(name for name, _ in titles))
+        raise click.UsageError(f"No section or setting {key!r}; the sections are {known}.")
+    section = ("", "")
     for setting in wanted:
-        owner = setting.key.rpartition(".")[0]
-        if owner and owner != section:
-            click.echo(f"\n{owner}: {titles[owner]}")
+        owner = (setting.key.rpartition(".")[0], setting.variant)
+        if owner[0] and owner != section:
+            click.echo(f"\n{owner[0]}: {titles[owner]}")
         section = owner
         default = json.dumps(setting.default)
         purpose = f" - {setting.description}" if setting.description else ""

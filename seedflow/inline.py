@@ -23,7 +23,8 @@ from seedflow.errors import EnvironmentFault
 from seedflow.finished import PlainStatus
 from seedflow.interrupts import STOPPING, between_steps
 from seedflow.learner.learner import Learner
-from seedflow.learner.session import lease_table, make_sinks
+from seedflow.learner.leases import lease_table
+from seedflow.learner.session import make_sinks
 from seedflow.metrics import Console, Sink
 from seedflow.rpc.inline import InlineTransport
 from seedflow.rpc.leases import Registration, Role

@@ -17,7 +17,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from seedflow.cli import cli
-from seedflow.config import RUN_CONFIG, Config, VTraceConfig, config_names, dump_config, load_config
+from seedflow.config import (
+    RUN_CONFIG,
+    Config,
+    R2D2Config,
+    VTraceConfig,
+    config_names,
+    dump_config,
+    load_config,
+)
 from seedflow.errors import ConfigError, RunFailed, RunSuspended, SpecError
 from seedflow.metrics import METRICS_FILE
 
@@ -64,7 +72,9 @@ def test_config_schema_explains_settings() -> None:
     text = invoke("config", "schema").output
     assert "rpc: How observations and actions travel." in text
     assert "  train.batch = 16  (a whole number, 1 or more) - unrolls per update" in text
-    assert invoke("config", "schema", "algo").output.count("  algo.") == len(VTraceConfig.model_fields)
+    algo = invoke("config", "schema", "algo").output
+    assert algo.count("  algo.") == len(VTraceConfig.model_fields) + len(R2D2Config.model_fields)
+    assert algo.count("\nalgo: ") == 2
     assert json.loads(invoke("config", "schema", "--json").output)["title"] == "Config"
     assert invoke("config", "schema", "nonsense").exit_code == 2
 
@@ -130,7 +140,7 @@ def test_resume_or_start_starts_where_there_is_no_run_and_resumes_where_there_is
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Missing CONFIG: a YAML file or one of cartpole_masked_vtrace"),
+        ([], "Missing CONFIG: a YAML file or one of cartpole_masked_r2d2"),
         (["seed=1"], "Missing CONFIG"),
         (["cartpole_vtrace", "seed"], "Unexpected argument 'seed': expected section.key=value"),
         (["--resume"], "--resume needs --run-dir"),

@@ -110,7 +110,7 @@ def test_restoring_brings_back_every_tensor_and_counter(tmp_path: Path) -> None:
     """Saved again right after a restore, a checkpoint has the same content."""
     from seedflow.envs import probe_spec
     from seedflow.learner.learner import Learner
-    from seedflow.learner.session import lease_table
+    from seedflow.learner.leases import lease_table
     from seedflow.rpc.inline import InlineTransport
     from seedflow.rpc.slab import BlockLayout, Slab
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from seedflow.networks.cores import State
 from seedflow.networks.flat import FlatParameters
+from seedflow.replay.arrival import InitialPriority
+from seedflow.replay.layout import ReplaySpec
 from seedflow.rollout.storage import UnrollBatch
 from seedflow.specs import ArraySpec
 
@@ -31,12 +33,15 @@ class ActingInput:
         float32 and bool, ``[n]``.
     greedy
         bool ``[n]``: act without exploring; None: nobody does.
+    env_ids
+        int64 ``[n]``: the ids of training environments, -1 for all others; None: there are only others.
     """
 
     observation: tuple[Tensor, ...]
     reward: Tensor
     first: Tensor
     greedy: Tensor | None = None
+    env_ids: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Acting(ABC):
 
 
 class Learning(ABC):
-    """How an algorithm turns batches into better weights.
+    """How an algorithm turns batches into better weights: `UnrollLearning` or `ReplayLearning`.
 
     Attributes
     ----------
@@ -82,10 +87,6 @@ class Learning(ABC):
     parameters: FlatParameters
 
     @abstractmethod
-    def update(self, batch: UnrollBatch, learning_rate: float) -> dict[str, float]:
-        """Take one optimizer step; returns diagnostics under ``loss/...``."""
-
-    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Everything beside the weights that a checkpoint must hold: optimizer state, multipliers."""
 
@@ -94,10 +95,62 @@ class Learning(ABC):
         """Take back what `tensors` gave."""
 
 
+class UnrollLearning(Learning):
+    """Learns from every unroll once, as it comes."""
+
+    @abstractmethod
+    def update(self, batch: UnrollBatch, learning_rate: float) -> dict[str, float]:
+        """Take one optimizer step; returns diagnostics under ``loss/...``."""
+
+
+@dataclass(frozen=True)
+class SequenceUpdate:
+    """What came of an optimizer step on sequences.
+
+    Attributes
+    ----------
+    diagnostics
+        Under ``loss/...``.
+    priorities
+        Of the batch's sequences, before the exponent, float32 ``[B]``.
+    """
+
+    diagnostics: dict[str, float]
+    priorities: Tensor
+
+
+class ReplayLearning(Learning):
+    """Learns from sequences that a replay gives out by priority, again and again.
+
+    Attributes
+    ----------
+    passing_specs
+        Those of the acting's recorded fields that the replay does not keep: only `new_priorities` sees them.
+    """
+
+    passing_specs: tuple[ArraySpec, ...]
+
+    @abstractmethod
+    def update(self, batch: UnrollBatch, weights: Tensor, learning_rate: float) -> SequenceUpdate:
+        """Take one optimizer step.
+
+        Parameters
+        ----------
+        batch
+            Sequences, each from its beginning; `UnrollBatch.state` was fed there.
+        weights
+            Importance weights, float32 ``[B]``.
+        """
+
+    @abstractmethod
+    def new_priorities(self, spec: ReplaySpec) -> InitialPriority:
+        """What gives new sequences their priorities."""
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm ready to run on one kind of environment."""
 
     acting: Acting
-    learning: Learning
+    learning: UnrollLearning | ReplayLearning
     state_specs: tuple[ArraySpec, ...]

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from seedflow.algos import ActingInput, Algorithm, make_algorithm
+from seedflow.algos import ActingInput, Algorithm, UnrollLearning, make_algorithm
 from seedflow.config import Config
 from seedflow.envs import env_seed, make_group
 from seedflow.envs.base import allocate_rows
+from seedflow.errors import ConfigError
 from seedflow.learner.shared import recorded_fields
 from seedflow.rollout import UnrollStorage
 from seedflow.rollout.state_table import zeros
@@ -116,13 +117,16 @@ def _inference(config: Config, spec: EnvSpec, batch: int, seconds: float) -> flo
 
 def _training(config: Config, spec: EnvSpec, seconds: float) -> float:
     algorithm = make_algorithm(config, spec)
+    learning = algorithm.learning
+    if not isinstance(learning, UnrollLearning):
+        raise ConfigError(f"algo.name = {config.algo.name!r} has no bound here; measure algo.name=vtrace")
     unrolls, unroll = config.train.batch, config.rollout.unroll
     batch = _storage(algorithm, config, spec).new_batch(unrolls)
     calls = 0
 
     def update() -> None:
         nonlocal calls
-        algorithm.learning.update(batch, config.train.learning_rate)
+        learning.update(batch, config.train.learning_rate)
         calls += 1
 
     update()

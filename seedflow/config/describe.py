@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from typing import Annotated, Any, Literal, Union
 
 import annotated_types as at
@@ -20,52 +18,89 @@ from seedflow.config.tree import Config
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its dotted key, what it takes, its default and what it is for."""
+    """One setting: its dotted key, what it takes, its default and what it is for.
+
+    Attributes
+    ----------
+    variant
+        The ``name`` of the section that has it, where sections of several names can stand in one place.
+    """
 
     key: str
     takes: str
     default: Any
     description: str
+    variant: str = ""
 
 
-def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]:
+def settings(model: type[BaseModel] = Config, prefix: str = "", variant: str = "") -> Iterator[Setting]:
     """All settings below `model`, depth first in the order in which they are declared."""
     for name, field in model.model_fields.items():
-        below = section_of(field)
-        if below is not None:
-            yield from settings(below, f"{prefix}{name}.")
-        else:
+        below = variants_of(field)
+        for key, section in below.items():
+            yield from settings(section, f"{prefix}{name}.", key)
+        if not below:
             default = field.get_default(call_default_factory=True)
-            yield Setting(f"{prefix}{name}", takes(field), default, field.description or "")
+            yield Setting(f"{prefix}{name}", takes(field), default, field.description or "", variant)
 
 
 def sections(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Dotted name and one-line description of every section."""
+    for name, title, _ in section_variants(model, prefix):
+        yield name, title
+
+
+def section_variants(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """As `sections`, with the variant of each, see `Setting`."""
     for name, field in model.model_fields.items():
-        below = section_of(field)
-        if below is not None:
-            yield f"{prefix}{name}", (below.__doc__ or "").strip().splitlines()[0]
-            yield from sections(below, f"{prefix}{name}.")
+        for key, below in variants_of(field).items():
+            yield f"{prefix}{name}", (below.__doc__ or "").strip().splitlines()[0], key
+            yield from section_variants(below, f"{prefix}{name}.")
 
 
 def changed_settings(before: Config, after: Config) -> list[str]:
     """Each setting that differs: ``key = value (was value)``."""
-    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    keys = dict.fromkeys(setting.key for setting in settings())
+    old, new = (dict(_flat(c.model_dump(mode="json"), keys)) for c in (before, after))
     changes = []
-    for setting in settings():
-        *path, name = setting.key.split(".")
-        was, is_now = reduce(getitem, path, old)[name], reduce(getitem, path, new)[name]
-        if was != is_now:
-            changes.append(f"{setting.key} = {json.dumps(is_now)} (was {json.dumps(was)})")
+    for key in keys:
+        if key in new and key not in old:
+            changes.append(f"{key} = {json.dumps(new[key])} (was not there)")
+        elif key in new and old[key] != new[key]:
+            changes.append(f"{key} = {json.dumps(new[key])} (was {json.dumps(old[key])})")
     return changes
 
 
-def section_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of a section, or None where `field` is a plain setting."""
+def variants_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
+    """The models of a section by variant, the default first; none where `field` is a plain setting."""
     annotation = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return None
+        return {"": annotation}
+    if typing.get_origin(annotation) not in (Union, types.UnionType):
+        return {}
+    models = [
+        typing.get_args(a)[0] if typing.get_origin(a) is Annotated else a for a in typing.get_args(annotation)
+    ]
+    if not all(isinstance(m, type) and issubclass(m, BaseModel) for m in models):
+        return {}
+    return {model.model_fields["name"].default: model for model in models}
+
+
+def section_of(field: FieldInfo, values: Any = None) -> type[BaseModel] | None:
+    """The model of a section that holds `values`, or None where `field` is a plain setting."""
+    variants = variants_of(field)
+    name = values.get("name") if isinstance(values, Mapping) else None
+    return variants.get(name) if name in variants else next(iter(variants.values()), None)
+
+
+def _flat(values: Mapping[str, Any], keys: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of settings, and their values."""
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if key in keys:
+            yield key, value
+        else:
+            yield from _flat(value, keys, f"{key}.")
 
 
 def takes(field: FieldInfo) -> str:

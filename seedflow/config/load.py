@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from seedflow.config import reader
-from seedflow.config.describe import fits, section_of, sections, settings, takes
+from seedflow.config.describe import fits, section_of, sections, settings, takes, variants_of
 from seedflow.config.tree import Config
 from seedflow.errors import ConfigError
 
@@ -120,13 +121,13 @@ class _Draft:
     def set(self, key: str, value: Any, place: str) -> None:
         """Apply one override."""
         parts = tuple(key.split("."))
-        model: type[BaseModel] | None = Config
+        models: list[type[BaseModel]] = [Config]
         for depth, part in enumerate(parts):
-            field = model.model_fields.get(part) if model else None
-            if model and field is None:
+            field = next((m.model_fields[part] for m in models if part in m.model_fields), None)
+            if models and field is None:
                 return self.note(_shown(key, value), place, _unknown(key))
-            model = section_of(field) if field else None
-            if field and not model:
+            models = list(variants_of(field).values()) if field else []
+            if field and not models:
                 if depth < len(parts) - 1 and not fits(field, {}):
                     owner = ".".join(parts[: depth + 1])
                     return self.note(
@@ -198,29 +199,38 @@ class _Draft:
         for key, value in values.items():
             here = (*path, key)
             field = model.model_fields.get(key)
-            section = section_of(field) if field else None
+            section = section_of(field, value) if field else None
             if field is None:
-                yield here, _unknown(_dotted(here))
+                yield here, _unknown(_dotted(here), model)
             elif section is not None:
                 yield from self._wrong_types(value, section, here)
+                names = tuple(variants_of(field))
+                if len(names) > 1 and isinstance(value, Mapping) and value.get("name", names[0]) not in names:
+                    yield (*here, "name"), f"expected one of {', '.join(names)}"
             elif not fits(field, value):
                 yield here, f"expected {takes(field)}"
 
 
 def _explain(error: ValidationError, values: Any) -> Iterator[tuple[reader.Path, str]]:
     """Paths and texts of pydantic's findings, in the words of this package."""
+    whole = values
     for item in error.errors():
+        values = whole
         if item["type"] == "extra_forbidden":
             continue  # found before, with the nearest key
         path: list[str | int] = []
         model: type[BaseModel] | None = Config
+        field: FieldInfo | None = None
         for part in item["loc"]:
+            if field is not None and model is not None and part in variants_of(field):
+                continue  # which variant of the section it is
             # What follows a plain setting says where inside its value, or which branch of a union failed.
             field = model.model_fields.get(str(part)) if model else None
             if model is None or field is None:
                 break
             path.append(part)
-            model = section_of(field)
+            values = values.get(part) if isinstance(values, Mapping) else None
+            model = section_of(field, values)
         if item["type"] == "value_error":
             yield tuple(path), str(item["ctx"]["error"])
         elif model is None and field is not None:
@@ -248,9 +258,15 @@ def _pairs(
             yield key.strip(), document.value
 
 
-def _unknown(key: str) -> str:
-    """Why `key` is refused, with the nearest key that exists."""
-    known = {setting.key for setting in settings()} | {name for name, _ in sections()}
+def _unknown(key: str, model: type[BaseModel] | None = None) -> str:
+    """Why `key` is refused, with the nearest key that exists; `model` is the section that lacks it."""
+    listed = list(settings())
+    if model is not None and (own := model.model_fields.get("name")) is not None:
+        owner, others = key.rpartition(".")[0], {s.variant for s in listed if s.key == key}
+        if others:
+            return f"{owner}.name = {own.default!r} has no such setting, {' and '.join(sorted(others))} has"
+        listed = [s for s in listed if not s.key.startswith(f"{owner}.") or s.variant == own.default]
+    known = {setting.key for setting in listed} | {name for name, _ in sections()}
 
     def likeness(other: str) -> float:
         whole = difflib.SequenceMatcher(None, key, other).ratio()

@@ -13,10 +13,12 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Tag,
     model_validator,
 )
 
@@ -109,6 +111,7 @@ class NetworkConfig(Section):
     frame_stack: FrameStackConfig = FrameStackConfig()
     core: Literal["none", "lstm"] = Field("none", description="recurrent core behind the encoder")
     core_size: PositiveInt = Field(64, description="hidden size of the recurrent core")
+    head_size: PositiveInt = Field(512, description="hidden size of each of r2d2's two dueling heads")
     inputs: tuple[Literal["previous_action", "previous_reward"], ...] = Field(
         (), description="concatenated to the features before the core"
     )
@@ -121,7 +124,7 @@ class NetworkConfig(Section):
 class VTraceConfig(Section):
     """V-trace (IMPALA), Espeholt et al. 2018, arXiv 1802.01561."""
 
-    name: Literal["vtrace"] = Field("vtrace", description="the one algorithm of this release")
+    name: Literal["vtrace"] = Field("vtrace", description="learns from each unroll once, as it comes")
     discount: Fraction = Field(0.99, description="of future rewards, per agent step")
     trace_decay: Fraction = Field(1.0, description="lambda")
     rho_bar: PositiveFloat = Field(1.0, description="clip of the importance ratio in the target")
@@ -141,10 +144,44 @@ class VTraceConfig(Section):
     reward_clip: PositiveFloat | None = Field(None, description="clip rewards to [-x, x] in the loss")
 
 
+class R2D2Config(Section):
+    """R2D2 (recurrent replay distributed DQN), Kapturowski et al. 2019; its sequences: section `replay`."""
+
+    name: Literal["r2d2"] = Field("r2d2", description="learns from a replay of sequences")
+    discount: Fraction = Field(0.997, description="of future rewards, per agent step")
+    n_step: PositiveInt = Field(5, description="rewards summed before the Q-value of the index reached")
+    rescale_epsilon: NonNegative = Field(
+        1e-3, description="of the rescaling of values, h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x"
+    )
+    priority_eta: Fraction = Field(
+        0.9, description="a sequence's priority: eta times its largest TD error, the rest its mean"
+    )
+    target_period: PositiveInt = Field(2500, description="updates between two copies to the target network")
+    exploration_base: Fraction = Field(
+        0.4, description="environment i of N acts at random with probability base^(1 + power i / (N - 1))"
+    )
+    exploration_power: NonNegative = Field(7.0, description="see exploration_base")
+    evaluation_epsilon: Fraction = Field(
+        0.001, description="probability of a random action where nothing is explored"
+    )
+
+
+def _algorithm_of(values: Any) -> str:
+    name = values.get("name", "vtrace") if isinstance(values, Mapping) else getattr(values, "name", "vtrace")
+    return name if name in ("vtrace", "r2d2") else "vtrace"
+
+
+AlgoConfig = Annotated[
+    Annotated[VTraceConfig, Tag("vtrace")] | Annotated[R2D2Config, Tag("r2d2")],
+    Discriminator(_algorithm_of),
+]
+"""The section `algo`: whose settings it has is said by its `name`."""
+
+
 class TrainConfig(Section):
     """Optimization."""
 
-    batch: PositiveInt = Field(16, description="unrolls per update")
+    batch: PositiveInt = Field(16, description="unrolls per update; with a replay, sequences")
     total_agent_steps: PositiveInt = Field(1_000_000, description="the run ends here")
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="torch's")
     learning_rate: PositiveFloat = Field(1e-3, description="at the beginning")
@@ -303,7 +340,7 @@ class Config(Section):
     inference: InferenceConfig = InferenceConfig()
     rollout: RolloutConfig = RolloutConfig()
     network: NetworkConfig = NetworkConfig()
-    algo: VTraceConfig = VTraceConfig()
+    algo: AlgoConfig = VTraceConfig()
     train: TrainConfig = TrainConfig()
     replay: ReplayConfig = ReplayConfig()
     kernels: KernelsConfig = KernelsConfig()

@@ -15,7 +15,7 @@ from seedflow.algos import Acting
 from seedflow.config import Config
 from seedflow.learner.arena import Arena
 from seedflow.learner.forward import ActingNetworks, DirectForward, Forward
-from seedflow.learner.recording import UnrollRecorder
+from seedflow.learner.recording import Recorder
 from seedflow.learner.streams import HostStream, LoopName, Stream
 from seedflow.learner.weights import PublishedWeights, Weights
 from seedflow.rollout import IndexRing, StateTable
@@ -51,7 +51,7 @@ class Backend(Protocol):
         acting: Acting,
         networks: ActingNetworks,
         states: StateTable,
-        recorder: UnrollRecorder,
+        recorder: Recorder,
         report: Report,
     ) -> Forward:
         """What inference does with a batch; the parameters are those of `DirectForward`."""
@@ -86,7 +86,7 @@ class CpuBackend:
         acting: Acting,
         networks: ActingNetworks,
         states: StateTable,
-        recorder: UnrollRecorder,
+        recorder: Recorder,
         report: Report,
     ) -> Forward:
         """See `Backend.forward`."""

@@ -1,8 +1,8 @@
 """Run checkpoints: what the learner saves, as parts of numbered generations.
 
-Tensors are one safetensors file, the part ``tensors``; counters are the generation's JSON. How a generation
-is committed, found and checked is `seedflow.checkpoints`. A checkpoint is untrusted input: nothing in it is
-unpickled.
+Tensors are one safetensors file, the part ``tensors``; a replay is the part ``replay``, written and read by
+`seedflow.replay.disk`; counters are the generation's JSON. How a generation is committed, found and
+checked is `seedflow.checkpoints`. A checkpoint is untrusted input: nothing in it is unpickled.
 
 ::
 
@@ -23,7 +23,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from seedflow.checkpoints import Draft, Generations, Manifest, Part, Store, WriterLock, open_store
+from seedflow.config import ReplayConfig
 from seedflow.errors import CheckpointDamaged
+from seedflow.replay.disk.load import LoadedReplay, load_replay
+from seedflow.replay.disk.part import REPLAY
+from seedflow.replay.disk.save import ReplaySaver
+from seedflow.replay.layout import ReplaySpec
+from seedflow.replay.snapshot import Snapshot
 
 TENSORS = "tensors"
 
@@ -36,6 +42,8 @@ class Checkpoint:
     ----------
     manifest
         What else belongs to the generation.
+    replay
+        The replay, where it was asked for.
     skipped
         Why newer generations could not be used, newest first.
     """
@@ -43,6 +51,7 @@ class Checkpoint:
     manifest: Manifest
     tensors: dict[str, Tensor]
     skipped: tuple[str, ...] = ()
+    replay: LoadedReplay | None = None
 
     @property
     def generation(self) -> int:
@@ -56,6 +65,36 @@ class Checkpoint:
         """The tensors whose names begin with ``prefix/``, without it."""
         start = f"{prefix}/"
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
+
+
+@dataclass(frozen=True)
+class ReplayWanted:
+    """Which replay a run can go on with.
+
+    Attributes
+    ----------
+    spec
+        What it must hold.
+    config
+        How much of it, and what to do about damage.
+    max_bytes
+        Memory for it.
+    """
+
+    spec: ReplaySpec
+    config: ReplayConfig
+    max_bytes: int
+
+    def load(self, store: Store, manifest: Manifest) -> LoadedReplay:
+        """Read it from a generation."""
+        return load_replay(
+            store,
+            manifest,
+            spec=self.spec,
+            capacity=self.config.capacity,
+            max_bytes=self.max_bytes,
+            on_damage=self.config.on_damage,
+        )
 
 
 class CheckpointStore:
@@ -72,6 +111,7 @@ class CheckpointStore:
     def __init__(self, directory: Path, keep: int = 3) -> None:
         self._generations = Generations(open_store(directory), keep)
         self._lock = WriterLock(self._generations.store)
+        self._saver = ReplaySaver()
 
     def lock(self) -> str | None:
         """Keep other writers out, until `unlock` or the end of the process.
@@ -97,7 +137,7 @@ class CheckpointStore:
         """Committed generations, oldest first."""
         return self._generations.numbers()
 
-    def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> int:
+    def save(self, tensors: dict[str, Tensor], state: dict[str, Any], replay: Snapshot | None = None) -> int:
         """Commit the next generation; returns its number when it is on disk.
 
         Raises
@@ -109,6 +149,8 @@ class CheckpointStore:
         """
         with self._generations.draft() as draft:
             draft.add(TENSORS, tensors_part(draft, tensors))
+            if replay is not None:
+                draft.add(REPLAY, self._saver.write(draft, replay))
             return draft.commit(state)
 
     def load(self, generation: int | None = None) -> Checkpoint:
@@ -123,24 +165,48 @@ class CheckpointStore:
         """
         return self._load(generation, fall_back=False)
 
-    def restore(self) -> Checkpoint:
+    def restore(self, replay: ReplayWanted | None = None) -> Checkpoint:
         """Load the newest generation that is whole, to go on from it.
+
+        Parameters
+        ----------
+        replay
+            The replay that belongs to it, if there is one.
 
         Raises
         ------
         CheckpointError
             When there is none.
         """
-        checkpoint = self._load(None, fall_back=True)
+        checkpoint = self._load(None, fall_back=True, replay=replay)
         self._generations.go_on_from(checkpoint.manifest)
+        if checkpoint.replay is not None:
+            self._saver = ReplaySaver(avoid=checkpoint.replay.damaged)
         return checkpoint
 
-    def _load(self, generation: int | None, fall_back: bool) -> Checkpoint:
+    def load_replay(self, replay: ReplayWanted) -> LoadedReplay:
+        """Load the replay of the newest generation in which it is whole.
+
+        Raises
+        ------
+        CheckpointError
+            When there is none, or it holds other arrays.
+        """
         store = self._generations.store
-        found = self._generations.restore(
-            lambda manifest: read_tensors(store, manifest), generation, fall_back=fall_back
-        )
-        return Checkpoint(found.manifest, found.value, found.skipped)
+        return self._generations.restore(lambda manifest: replay.load(store, manifest)).value
+
+    def _load(
+        self, generation: int | None, fall_back: bool, replay: ReplayWanted | None = None
+    ) -> Checkpoint:
+        store = self._generations.store
+
+        def read(manifest: Manifest) -> tuple[dict[str, Tensor], LoadedReplay | None]:
+            tensors = read_tensors(store, manifest)
+            return tensors, None if replay is None else replay.load(store, manifest)
+
+        found = self._generations.restore(read, generation, fall_back=fall_back)
+        tensors, loaded = found.value
+        return Checkpoint(found.manifest, tensors, found.skipped, loaded)
 
 
 def tensors_part(draft: Draft, tensors: dict[str, Tensor]) -> Part:

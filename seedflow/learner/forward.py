@@ -35,12 +35,15 @@ class ServedBatch(NamedTuple):
         The places in the batch whose indices are recorded.
     greedy
         Who acts without exploring, bool ``[n]``; None: nobody does.
+    env_ids
+        The ids of training environments, -1 for all others, ``[n]``.
     """
 
     places: list[Group]
     rows: NDArray[np.int64]
     trained: NDArray[np.int64]
     greedy: NDArray[np.bool_] | None
+    env_ids: NDArray[np.int64]
 
 
 class ActingNetworks(Protocol):
@@ -117,7 +120,10 @@ class DirectForward(Forward):
 
         network, version = self._networks.pin()
         greedy = None if batch.greedy is None else torch.from_numpy(batch.greedy).to(self._device)
-        inputs = ActingInput(staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy)
+        env_ids = torch.from_numpy(batch.env_ids).to(self._device)
+        inputs = ActingInput(
+            staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy, env_ids
+        )
         output = self._acting.act(network, inputs, state)
         self._states.scatter(rows, output.state)
         self._output[VERSION.name].fill_(version)

@@ -1,7 +1,7 @@
 """The inference loop: central batched inference for every environment of the run.
 
-It alone changes the state table, the unroll slots and the leases. What a batch does with arrays is a
-`seedflow.learner.forward.Forward`. One pass of `step`:
+It alone changes the state table, the experience being recorded and the leases. What a batch does with arrays
+is a `seedflow.learner.forward.Forward`. One pass of `step`:
 
 1. take in what the transport reports: leases that open or close, groups that have rung;
 2. take the groups of the next batch, as many as fit and have free unroll slots;
@@ -82,6 +82,7 @@ class InferenceLoop:
         self._evaluates = config.eval.every > 0
         self._leases: dict[int, Lease] = {}
         self._rows_of: dict[tuple[int, int], NDArray[np.int64]] = {}  # by lease id and group
+        self._env_ids = np.full(rows, -1, np.int64)
         self._starved_since: float | None = None
         metrics.add("inference/wait_slots_seconds", 0.0)
 
@@ -133,7 +134,9 @@ class InferenceLoop:
         self._leases[lease.id] = lease
         for group in range(lease.groups):
             start = lease.block * self._block_rows + group * self._group_rows
-            self._rows_of[lease.id, group] = np.arange(start, start + lease.envs)
+            rows = self._rows_of[lease.id, group] = np.arange(start, start + lease.envs)
+            ids = lease.env_ids[group * lease.envs : (group + 1) * lease.envs]
+            self._env_ids[rows] = ids if lease.role == "train" else -1
         self._report(f"{lease.name} (generation {lease.generation}) joined")
 
     def _closed(self, lease: Lease, reason: str) -> None:
@@ -186,7 +189,7 @@ class InferenceLoop:
         evaluating = self._evaluating(groups)
         trained = self._batch_rows[: len(rows)] if evaluating is None else np.flatnonzero(~evaluating)
         greedy = evaluating if self._greedy_evaluation else None
-        batch = ServedBatch(places, rows, trained, greedy)
+        batch = ServedBatch(places, rows, trained, greedy, self._env_ids[rows])
         host = self._forward.run(batch)
         self._forward.store_actions(batch)
         self._reply(groups)

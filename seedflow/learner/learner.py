@@ -91,7 +91,7 @@ class Learner:
 
     def measure(self) -> dict[str, float]:
         """Everything measured since the last call, by metric name."""
-        return self.serving.measure(self.trainer.metrics.snapshot())
+        return self.serving.measure(self.trainer.measure())
 
     def save_if_due(self) -> None:
         """See `Trainer.save_if_due`."""

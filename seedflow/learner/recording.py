@@ -1,7 +1,8 @@
 """Where the inference loop writes what the environments do, index by index.
 
-The loop knows a `Recorder` only: how many slots it has free, the input half of an index before acting, the
-output half after it, and what to give up when an environment is gone.
+An algorithm that learns from each unroll once has unroll slots, one with a replay has chunk buffers. The loop
+knows a `Recorder` only: how many it has free, the input half of an index before acting, the output half after
+it, and what to give up when an environment is gone.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from seedflow.learner.staging import Staging
+from seedflow.replay.arrival import Arrivals
 from seedflow.rollout import IndexRing, SlotPool, UnrollStorage
 from seedflow.rollout.slots import Completion, Placement
 from seedflow.rollout.storage import UnrollWriter
@@ -30,7 +33,7 @@ class Recorder(ABC):
 
     @abstractmethod
     def take_back(self) -> int:
-        """Take in what training has freed; returns how many slots are free."""
+        """Take in what training has freed; returns how many slots or buffers are free."""
 
     @abstractmethod
     def needed(self, rows: Rows) -> int:
@@ -65,7 +68,7 @@ class Recorder(ABC):
     @property
     @abstractmethod
     def idle(self) -> int:
-        """Slots that hold nothing."""
+        """Slots or buffers that hold nothing."""
 
     @property
     @abstractmethod
@@ -141,3 +144,66 @@ class UnrollRecorder(Recorder):
     @property
     def waiting(self) -> int:
         return len(self._unrolls)
+
+
+class ChunkRecorder(Recorder):
+    """Writes chunks for the replay, on the host: of what the device computes, only outputs come back.
+
+    Parameters
+    ----------
+    arrivals
+        The chunk buffers. A row of the slab is a lane.
+    """
+
+    _inputs: Mapping[str, NDArray[np.generic]]
+    _outputs: Mapping[str, Tensor]
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._open: tuple[Rows, Rows, Sequence[Tensor], Placement] | None = None
+        self._no_state = tuple(np.zeros((0, *s.shape), s.dtype) for s in arrivals.spec.state)
+
+    def attach(self, staging: Staging, outputs: Mapping[str, Tensor]) -> None:
+        fields = self._arrivals.fields
+        self._inputs = {name: array for name, array in staging.host.items() if name in fields}
+        self._outputs = {name: value for name, value in outputs.items() if name in fields}
+
+    def take_back(self) -> int:
+        return self._arrivals.free
+
+    def needed(self, rows: Rows) -> int:
+        return self._arrivals.needed(rows)
+
+    def begin(self, rows: Rows, chosen: Rows, state: Sequence[Tensor]) -> None:
+        placement = self._arrivals.place(rows)
+        self._arrivals.write(placement, {name: value[chosen] for name, value in self._inputs.items()})
+        self._open = rows, chosen, state, placement
+
+    def end(self) -> None:
+        assert self._open is not None
+        _, chosen, _, placement = self._open
+        self._arrivals.write(placement, {k: v.cpu().numpy()[chosen] for k, v in self._outputs.items()})
+
+    def hand_over(self) -> None:
+        assert self._open is not None
+        rows, chosen, state, placement = self._open
+        spec = self._arrivals.spec
+        keeps = placement.begins
+        if spec.bootstrap:
+            keeps = keeps | (placement.times == spec.rows - 1)
+        kept = self._no_state
+        if keeps.any():  # a chunk begins here
+            index = torch.from_numpy(chosen)
+            kept = tuple(part[index.to(part.device)].cpu().numpy() for part in state)
+        self._arrivals.advance(rows, kept)
+
+    def drop(self, rows: Rows) -> None:
+        self._arrivals.drop(rows)
+
+    @property
+    def idle(self) -> int:
+        return self._arrivals.idle
+
+    @property
+    def waiting(self) -> int:
+        return len(self._arrivals.filled)

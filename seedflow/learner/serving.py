@@ -7,10 +7,11 @@ from collections.abc import Callable
 from seedflow.algos import Algorithm
 from seedflow.config import Config
 from seedflow.learner.inference import InferenceLoop
-from seedflow.learner.recording import UnrollRecorder
+from seedflow.learner.recording import ChunkRecorder, Recorder, UnrollRecorder
 from seedflow.learner.shared import Shared
 from seedflow.metrics import Metrics, Rate
 from seedflow.metrics.bottleneck import IDLE, STARVED
+from seedflow.replay.arrival import Arrivals
 from seedflow.rollout import StateTable, UnrollStorage
 from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import LearnerTransport
@@ -60,29 +61,21 @@ class Serving:
             Rate("inference/idle_seconds", IDLE),
             Rate("inference/wait_slots_seconds", STARVED),
         ]
-        storage = shared.storage
-        nbytes = UnrollStorage.nbytes(
-            storage.field_specs, storage.state_specs, config.slots, config.rollout.unroll
-        )
-        report(
-            f"{config.slots} unroll slots of {config.rollout.unroll + 1} steps take {nbytes / 2**20:.1f} MiB "
-            f"on {storage.device}"
-        )
         rows = transport.slab.blocks * transport.slab.layout.rows
-        self._recorder = recorder = UnrollRecorder(rows, storage, shared.unrolls, shared.freed)
+        self._recorder = _recorder(config, shared, rows, report)
         forward = shared.backend.forward(
             transport.slab,
             config,
             algorithm.acting,
             shared.weights.networks(algorithm.learning.network),
-            StateTable(algorithm.state_specs, rows, storage.device),
-            recorder,
+            StateTable(algorithm.state_specs, rows, shared.device),
+            self._recorder,
             report,
         )
         self.inference = InferenceLoop(
             transport,
             forward,
-            recorder,
+            self._recorder,
             shared.progress,
             self.metrics,
             config,
@@ -110,3 +103,22 @@ class Serving:
         for rate in self._rates:
             values |= rate.of(values)
         return values
+
+
+def _recorder(config: Config, shared: Shared, rows: int, report: Callable[[str], None]) -> Recorder:
+    """What writes the run's experience; says how much memory it takes."""
+    experience = shared.experience
+    if isinstance(experience, Arrivals):
+        spec = experience.spec
+        nbytes = sum(array.nbytes for array in (*experience.fields.values(), *experience.state))
+        report(f"{experience.buffers} chunk buffers of {spec.rows} steps take {nbytes / 2**20:.1f} MiB")
+        return ChunkRecorder(experience)
+    storage = experience.storage
+    nbytes = UnrollStorage.nbytes(
+        storage.field_specs, storage.state_specs, config.slots, config.rollout.unroll
+    )
+    report(
+        f"{config.slots} unroll slots of {config.rollout.unroll + 1} steps take {nbytes / 2**20:.1f} MiB "
+        f"on {storage.device}"
+    )
+    return UnrollRecorder(rows, storage, experience.finished, experience.freed)

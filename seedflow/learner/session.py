@@ -10,6 +10,7 @@ from pathlib import Path
 from seedflow.config import Config
 from seedflow.errors import SeedflowError
 from seedflow.learner.driving import DrivenLearner, make_learner
+from seedflow.learner.leases import lease_table
 from seedflow.learner.progress import Progress
 from seedflow.learner.start import LearnerStart
 from seedflow.learner.training_process import TrainingFailed
@@ -20,28 +21,13 @@ from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_keeper import GatewayKeeper
 from seedflow.rpc.gateway_process import GatewayProcess
-from seedflow.rpc.leases import Lease, LeaseTable
+from seedflow.rpc.leases import Lease
 from seedflow.rpc.listener import remove_socket
 from seedflow.rpc.slab import BlockLayout, Slab
-from seedflow.specs import EnvSpec
 
 log = logging.getLogger(__name__)
 
-SPARE_BLOCKS = 2
 FAREWELL_SECONDS = 5.0  # how long actors may take to leave at the end of a run
-
-
-def lease_table(config: Config, spec: EnvSpec) -> LeaseTable:
-    """The lease table of a run: its training actors, one evaluation actor if it evaluates, and spares."""
-    return LeaseTable(
-        train_blocks=config.max_envs // config.envs_per_actor,
-        eval_blocks=1 if config.eval.every else 0,
-        spare_blocks=SPARE_BLOCKS,
-        groups=config.actor.groups,
-        envs=config.actor.envs_per_group,
-        fingerprint=spec.fingerprint,
-        lease_seconds=config.inference.lease_seconds,
-    )
 
 
 def make_sinks(config: Config, run_dir: Path, resume_step: int | None) -> list[Sink]:

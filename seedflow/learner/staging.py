@@ -90,8 +90,8 @@ class Staging:
         self.recorded = {name: value for name, value in self._tensors.items() if name not in COUNTED_SCALARS}
         shared = [torch.from_numpy(slab.fields[name]) for name in self.host]
         self._copier = ItemCopier(list(hosts.values()), shared, axes=(1, 2))
-        self._batch_rows, self._block_rows = np.arange(max_batch), np.arange(slab.layout.rows)
-        self._first_rows = cache(self._first_rows_of)
+        self._batch_rows = np.arange(max_batch)
+        self._places, self._first_rows = cache(self._places_of), cache(self._first_rows_of)
 
     def load(self, groups: list[Group]) -> StagedRows:
         """Copy the rows of `groups`, one group after the other."""
@@ -105,11 +105,12 @@ class Staging:
         return staged
 
     def index(self, groups: list[Group]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Block of each row of `groups`, and the row within it."""
-        sizes = [envs for _, _, envs in groups]
-        blocks = np.repeat([block for block, _, _ in groups], sizes)
-        starts = [(group * self._envs, envs) for _, group, envs in groups]
-        return blocks, np.concatenate([self._block_rows[start : start + envs] for start, envs in starts])
+        """Block, and row within it, of each environment of `groups`."""
+        places = [self._places(group) for group in groups]
+        if len(places) == 1:
+            return places[0]
+        blocks, rows = (np.concatenate(parts) for parts in zip(*places, strict=True))
+        return blocks, rows
 
     def store_actions(self, groups: list[Group], actions: NDArray[np.int64]) -> None:
         """Write ``actions [n]`` into the rows of `groups`."""
@@ -118,6 +119,12 @@ class Staging:
             start = group * self._envs
             self._slab.fields["action"][block, start : start + envs] = actions[total : total + envs]
             total += envs
+
+    def _places_of(self, group: Group) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Block, and row within it, of each environment of a group."""
+        block, number, envs = group
+        start = number * self._envs
+        return np.full(envs, block), np.arange(start, start + envs)
 
     def _first_rows_of(self, total: int) -> StagedRows:
         tensors = {name: value[:total] for name, value in self._tensors.items()}

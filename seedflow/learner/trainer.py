@@ -11,12 +11,12 @@ import torch
 from seedflow.algos import Algorithm
 from seedflow.config import Config
 from seedflow.errors import CheckpointConflict, CheckpointError
-from seedflow.learner.arena import Arena
-from seedflow.learner.checkpoint import Checkpoint, CheckpointStore
-from seedflow.learner.prefetch import PrefetchLoop
+from seedflow.learner.checkpoint import Checkpoint, CheckpointStore, ReplayWanted
+from seedflow.learner.pipelines import ReplayPipeline, UnrollPipeline, make_pipeline
 from seedflow.learner.shared import Shared
-from seedflow.learner.training import TrainingLoop
 from seedflow.metrics import Metrics
+from seedflow.replay.disk.load import LoadedReplay
+from seedflow.replay.replay import Replay
 from seedflow.specs import EnvSpec
 
 SAMPLING = "random/sampling"
@@ -35,8 +35,8 @@ class Trainer:
         Where unrolls come from and weights go.
     run_dir
         Where checkpoints go.
-    slots_freed
-        Called after slots were freed: inference may be waiting for them.
+    buffers_freed
+        Called after slots or chunk buffers were freed: inference may be waiting for them.
     report
         Called with a line about something that a person should know.
     acts_here
@@ -44,10 +44,10 @@ class Trainer:
 
     Attributes
     ----------
+    pipeline
+        The loops and what is between them.
     prefetch, training
         The loops.
-    batches
-        The preallocated batches that prefetch fills and training empties.
     metrics
         Measurements of the two loops.
     """
@@ -59,7 +59,7 @@ class Trainer:
         algorithm: Algorithm,
         shared: Shared,
         run_dir: Path,
-        slots_freed: Callable[[], None],
+        buffers_freed: Callable[[], None],
         report: Callable[[str], None],
         acts_here: bool = True,
     ) -> None:
@@ -70,42 +70,19 @@ class Trainer:
         predecessor = self._store.lock()
         if predecessor is not None:
             report(f"{predecessor} wrote checkpoints here before and has ended without a word")
-        storage, batch = shared.storage, config.train.batch
-        self.batches = [storage.new_batch(batch) for _ in range(config.rollout.prefetch + 1)]
-        backend, own = shared.backend, Arena(storage.device)
-        self._filled = backend.ring(own, len(self.batches), "prefetch", "training")
-        self._empty = backend.ring(own, len(self.batches), "training", "prefetch")
-        self._stream = backend.stream("training")
-        self._empty.put(range(len(self.batches)))
-        self.prefetch = PrefetchLoop(
-            storage,
-            batch,
-            shared.unrolls,
-            shared.freed,
-            self.batches,
-            self._filled,
-            self._empty,
-            slots_freed,
-            backend.stream("prefetch"),
-        )
-        self.training = TrainingLoop(
-            algorithm.learning,
-            shared.weights,
-            self.batches,
-            self._filled,
-            self._empty,
-            shared.progress,
-            self.metrics,
-            config.train,
-            self._stream,
-        )
+        self.pipeline = make_pipeline(config, algorithm.learning, shared, self.metrics, buffers_freed, report)
+        self.prefetch, self.training = self.pipeline.prefetch, self.pipeline.training
+        self._stream = shared.backend.stream("training")
         self._saved_at = time.monotonic()
         self._publish()
 
     def wake(self) -> None:
         """Make both loops look up, to see that they shall stop."""
-        for ring in (self._shared.unrolls, self._empty, self._filled):
-            ring.wake()
+        self.pipeline.wake()
+
+    def measure(self) -> dict[str, float]:
+        """Everything measured since the last call, by metric name."""
+        return self.metrics.snapshot() | self.pipeline.measure()
 
     def train(self) -> bool:
         """One step of the training loop, and a checkpoint if one is due."""
@@ -113,6 +90,16 @@ class Trainer:
         if trained:
             self.save_if_due()
         return trained
+
+    @property
+    def fetches_quickly(self) -> bool:
+        """Whether a batch is but a copy within the CPU's memory."""
+        return isinstance(self.pipeline, UnrollPipeline) and self._shared.device.type == "cpu"
+
+    def fetch_and_train(self) -> bool:
+        """One step of either loop; returns whether there was anything to do."""
+        fetched = self.prefetch.step()
+        return self.train() or fetched
 
     def save_if_due(self) -> None:
         """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one.
@@ -146,7 +133,8 @@ class Trainer:
         if self._acts_here:
             tensors[SAMPLING] = self._algorithm.acting.generator.get_state()
         state = {"progress": self._shared.progress.to_json(), "spec": self._spec.to_json()}
-        generation = self._store.save(tensors, state)
+        replay = self.pipeline.replay.snapshot() if isinstance(self.pipeline, ReplayPipeline) else None
+        generation = self._store.save(tensors, state, replay)
         self._saved_at = time.monotonic()
         return generation
 
@@ -158,7 +146,12 @@ class Trainer:
         CheckpointError
             When there is none, or when its tensors are not those of this config.
         """
-        checkpoint = self._store.restore()
+        pipeline = self.pipeline
+        wanted = None
+        if isinstance(pipeline, ReplayPipeline):
+            replay = pipeline.replay
+            wanted = ReplayWanted(replay.spec, self._config.replay, replay.memory.limit)
+        checkpoint = self._store.restore(wanted)
         for reason in checkpoint.skipped:
             self.report(f"skipped {reason}")
         learning, progress = self._algorithm.learning, self._shared.progress
@@ -169,6 +162,8 @@ class Trainer:
             learning.restore(checkpoint.section("learning"))
         if self._acts_here and SAMPLING in checkpoint.tensors:
             self._algorithm.acting.generator.set_state(checkpoint.tensors[SAMPLING])
+        if isinstance(pipeline, ReplayPipeline) and checkpoint.replay is not None:
+            self._fill(pipeline.replay, checkpoint.replay)
         progress.go_on_from(checkpoint.state["progress"])
         self._publish()
         self.report(
@@ -177,11 +172,39 @@ class Trainer:
         )
         return checkpoint.generation
 
+    def restore_replay(self, checkpoints: Path) -> None:
+        """Begin with the replay of another run's newest checkpoint that is whole.
+
+        Raises
+        ------
+        CheckpointError
+            When there is none, or it holds other arrays than this run's.
+        """
+        pipeline = self.pipeline
+        if not isinstance(pipeline, ReplayPipeline):
+            raise CheckpointError(
+                f"algo.name = {self._config.algo.name!r} learns without a replay; to begin with that of "
+                f"{checkpoints}, choose an algorithm that has one (algo.name=r2d2)"
+            )
+        replay = pipeline.replay
+        wanted = ReplayWanted(replay.spec, self._config.replay, replay.memory.limit)
+        loaded = CheckpointStore(checkpoints).load_replay(wanted)
+        self._fill(replay, loaded)
+        self.report(f"the replay begins with {len(replay)} sequences of {checkpoints}")
+
+    def _fill(self, replay: Replay, loaded: LoadedReplay) -> None:
+        replay.restore(loaded.snapshot)
+        for problem in loaded.problems:
+            self.report(f"replay: {problem}")
+        if loaded.lost_sequences:
+            self.report(f"replay: {loaded.lost_sequences} sequences are lost (replay.on_damage=drop)")
+        if loaded.left_out:
+            self.report(f"replay: there is no room for the {loaded.left_out} oldest sequences")
+
     def close(self) -> None:
         """Release the rings and the checkpoints; the loops have ended before."""
         self._store.unlock()
-        for ring in (self._filled, self._empty):
-            ring.close()
+        self.pipeline.close()
 
     def _publish(self) -> None:
         flat = self._algorithm.learning.parameters.parameter.detach()

@@ -234,7 +234,7 @@ def main(channel: RoleChannel) -> int:
 
 
 def _send_metrics(trainer: Any, loops: Any, channel: RoleChannel) -> None:
-    values = trainer.metrics.snapshot() | loops.cpu_metrics()
+    values = trainer.measure() | loops.cpu_metrics()
     channel.send({"kind": "metrics", "values": values})
 
 

@@ -131,7 +131,7 @@ METRICS: tuple[MetricName, ...] = (
         "inference/wait_slots_seconds",
         "s",
         "counter",
-        "Time inference stood still because no unroll slot was free.",
+        "Time inference stood still because no unroll slot or chunk buffer was free.",
     ),
     MetricName(
         "inference/idle_seconds",
@@ -146,13 +146,20 @@ METRICS: tuple[MetricName, ...] = (
         "share/inference_starved",
         "1",
         "rate",
-        "Slope of `inference/wait_slots_seconds`: the share of the time without a free unroll slot.",
+        "Slope of `inference/wait_slots_seconds`: the share of the time without a free one.",
     ),
     MetricName("cpu/inference_seconds", "s", "gauge", "CPU time of the inference loop's thread."),
-    MetricName("cpu/prefetch_seconds", "s", "gauge", "CPU time of the prefetch loop's thread."),
+    MetricName(
+        "cpu/prefetch_seconds", "s", "gauge", "CPU time of the prefetch loop's thread, where it has one."
+    ),
     MetricName("cpu/training_seconds", "s", "gauge", "CPU time of the training loop's thread."),
-    MetricName("slots/free", "slots", "gauge", "Unroll slots that hold nothing."),
-    MetricName("queue/unrolls", "unrolls", "gauge", "Finished unrolls that wait for training."),
+    MetricName("slots/free", "slots", "gauge", "Unroll slots, or chunk buffers, that hold nothing."),
+    MetricName(
+        "queue/unrolls",
+        "unrolls",
+        "gauge",
+        "Finished unrolls, or chunks, that wait for training.",
+    ),
     MetricName("lease/active", "leases", "gauge", "Actors that are connected."),
     MetricName(
         "lease/quarantined",
@@ -264,6 +271,24 @@ METRICS: tuple[MetricName, ...] = (
         "gauge",
         "Samples that inserts allow and that were not taken yet (`replay.samples_per_insert`); negative: "
         "training is ahead.",
+    ),
+    MetricName(
+        "replay/samples_per_insert",
+        "1",
+        "gauge",
+        "Sequences sampled for each one inserted since the record before.",
+    ),
+    MetricName(
+        "replay/wait_insert_seconds",
+        "s",
+        "counter",
+        "Time a finished chunk waited because training is behind (`replay.samples_per_insert`).",
+    ),
+    MetricName(
+        "replay/wait_sample_seconds",
+        "s",
+        "counter",
+        "Time an empty batch waited because the environments are behind, or for `replay.min_size`.",
     ),
     MetricName("replay/evicted", "sequences", "counter", "Sequences that made room for newer ones."),
     MetricName(

@@ -20,6 +20,7 @@ from seedflow.replay.layout import ReplaySpec
 from seedflow.replay.replay import Replay
 from seedflow.rollout import IndexRing
 from seedflow.rollout.slots import Completion, Placement
+from seedflow.specs import ArraySpec
 
 Array = NDArray[np.generic]
 
@@ -41,30 +42,44 @@ class Arrivals:
         How many lanes there may be.
     buffers
         How many chunks, at least `least` of them.
+    passing
+        Further fields that are there when a chunk's priority is computed, and not kept.
+    allocate, ring
+        What gives the memory, with the arguments of `numpy.zeros`, and the rings, of a capacity. A process
+        that only inserts may so share them with one that only writes.
 
     Attributes
     ----------
     fields
-        Name to array ``[buffers, rows, ...]``.
+        Name to array ``[buffers, rows, ...]``, those that pass through included.
     state
         Core state fed at a chunk's first index, arrays ``[buffers, ...]``.
     filled, freed
         Rings to and from the insert loop.
     """
 
-    def __init__(self, spec: ReplaySpec, lanes: int, buffers: int) -> None:
+    def __init__(
+        self,
+        spec: ReplaySpec,
+        lanes: int,
+        buffers: int,
+        passing: Sequence[ArraySpec] = (),
+        allocate: Callable[..., Array] = np.zeros,
+        ring: Callable[[int], IndexRing] = IndexRing,
+    ) -> None:
         if buffers < self.least(spec, lanes, 1):
             raise ConfigError(
                 f"{buffers} chunk buffers for {lanes} environments: expected at least "
                 f"{self.least(spec, lanes, 1)}, one for each and one that is inserted"
             )
         self.spec, self.buffers = spec, buffers
-        self.fields = {a.name: np.zeros((buffers, spec.rows, *a.shape), a.dtype) for a in spec.fields}
-        self.state = tuple(np.zeros((buffers, *a.shape), a.dtype) for a in spec.state)
+        fields = (*spec.fields, *passing)
+        self.fields = {a.name: allocate((buffers, spec.rows, *a.shape), a.dtype) for a in fields}
+        self.state = tuple(allocate((buffers, *a.shape), a.dtype) for a in spec.state)
         # An end is queued behind a chunk of its lane: at most one for each chunk in the ring, and one for
         # each lane whose chunk was taken already.
-        self.filled = IndexRing(2 * buffers + lanes)
-        self.freed = IndexRing(buffers)
+        self.filled = ring(2 * buffers + lanes)
+        self.freed = ring(buffers)
         self._free = deque(range(buffers))
         self._buffer = np.full(lanes, -1, np.int64)
         self._time = np.zeros(lanes, np.int64)
@@ -79,6 +94,11 @@ class Arrivals:
     def nbytes(spec: ReplaySpec, buffers: int) -> int:
         """Bytes that the buffers take."""
         return buffers * spec.raw_bytes()
+
+    @property
+    def idle(self) -> int:
+        """As `free`, for others than the writer to look at."""
+        return len(self._free) + len(self.freed)
 
     @property
     def free(self) -> int:
@@ -215,6 +235,11 @@ class InsertLoop:
         self._arrivals, self._replay = arrivals, replay
         self._priority, self._buffers_freed = priority, buffers_freed
         self._next: int | None = None  # an item that was taken and could not be inserted yet
+
+    @property
+    def held_up(self) -> bool:
+        """Whether a chunk waits for the limiter's leave."""
+        return self._next is not None
 
     def step(self, most: int = 16) -> int:
         """Insert what is there, at most `most` chunks; never waits. Returns how many it dealt with."""

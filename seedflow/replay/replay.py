@@ -82,6 +82,17 @@ class Replay:
         self._closed = False
         self._lock_ms = 0.0
 
+    def restore(self, snapshot: Snapshot) -> None:
+        """Begin with what a snapshot holds, before anything was inserted; see `snapshot` above.
+
+        Raises
+        ------
+        CheckpointError
+            When it does not fit the spec or is not consistent.
+        """
+        with self._changed:
+            self._contents.restore(snapshot)
+
     def insert(
         self,
         lane: Hashable,

@@ -7,9 +7,10 @@ two processes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -69,11 +70,7 @@ class IndexRing:
 
     def wait(self, timeout: float) -> None:
         """Return when something was put since the last call, or after `timeout` seconds."""
-        if select.select([self._event], [], [], timeout)[0]:
-            try:
-                os.eventfd_read(self._event)
-            except BlockingIOError:
-                return  # taken by a call in between
+        wait_any((self,), timeout)
 
     def wake(self) -> None:
         """Make a waiting consumer look up."""
@@ -84,3 +81,12 @@ class IndexRing:
         if self._event >= 0:
             os.close(self._event)
             self._event = -1
+
+
+def wait_any(rings: Sequence[IndexRing], timeout: float) -> None:
+    """Return when something was put into any of the rings since it was last waited for, or after `timeout`
+    seconds."""
+    ready, _, _ = select.select([ring._event for ring in rings], [], [], timeout)
+    for event in ready:
+        with contextlib.suppress(BlockingIOError):  # taken by a call in between
+            os.eventfd_read(event)

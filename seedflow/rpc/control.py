@@ -58,7 +58,7 @@ MAX_PENDING = 1024  # connections that have not registered yet
 MAX_FAULTS = 8  # of one lease: each is logged and shown to people
 TICK_SECONDS = 1.0
 PAUSE_SECONDS = 5.0  # a tick that is late by more says that this very process was stopped
-PASSES = 4  # one message of each connection a pass; bounds what a flooding peer can take of a poll
+PASSES = 4  # one message of each connection a pass; bounds what peers without news can take of a poll
 ACCEPTS = 64  # a pass
 GONE = select.EPOLLHUP | select.EPOLLERR
 
@@ -136,6 +136,8 @@ class ControlServer:
                 break
             timeout = 0.0
             self._pass(ready)
+            if self._events:  # what else there is can wait for the next call
+                break
         now = self._clock()
         if now >= self._next_tick:
             self._tick(now)

@@ -11,6 +11,8 @@ import pytest
 from seedflow.config import (
     RUN_CONFIG,
     Config,
+    R2D2Config,
+    VTraceConfig,
     config_names,
     config_summary,
     dump_config,
@@ -317,3 +319,19 @@ def test_what_is_dumped_reads_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "dumped.yaml"
     path.write_text(dump_config(config), encoding="utf-8")
     assert load_config(path) == config
+
+
+def test_the_name_says_whose_settings_the_section_of_the_algorithm_has() -> None:
+    assert load_config({"algo": {"name": "r2d2", "n_step": 3}}).algo == R2D2Config(n_step=3)
+    assert load_config({}, ["algo.name=r2d2", "algo.n_step=3"]).algo == R2D2Config(n_step=3)
+    assert isinstance(load_config({"algo": {"discount": 0.9}}).algo, VTraceConfig)
+    for override, message in (
+        ("algo.n_step=3", "algo.n_step = 3 (override): algo.name = 'vtrace' has no such setting, r2d2 has"),
+        ("algo.name=dqn", 'algo.name = "dqn" (override): expected one of vtrace, r2d2'),
+        ("algo.rho_br=3", "algo.rho_br = 3 (override): no such setting; did you mean algo.rho_bar?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_config({}, [override])
+        assert str(caught.value) == message
+    with pytest.raises(ConfigError, match=r"^algo.discount = 2 .*: expected a number from 0 to 1$"):
+        load_config({"algo": {"name": "r2d2", "discount": 2}})

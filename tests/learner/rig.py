@@ -18,8 +18,8 @@ from seedflow.config import Config, parse_config
 from seedflow.envs import env_seed, make_group, probe_spec
 from seedflow.learner.arena import SharedArena
 from seedflow.learner.learner import Learner
+from seedflow.learner.leases import lease_table
 from seedflow.learner.serving import Serving
-from seedflow.learner.session import lease_table
 from seedflow.learner.shared import Shared
 from seedflow.learner.trainer import Trainer
 from seedflow.rpc.client import connect
@@ -58,13 +58,13 @@ def gathered_unrolls(config: Config, path: str, run_dir: Path) -> list[dict[str,
     """Serve one actor over `path` (slab or grpc) until all batches are filled; returns their fields."""
     with learner_with_actor(config, path, run_dir) as learner:
         filled = 0
-        while filled < len(learner.trainer.batches):
+        while filled < len(learner.trainer.pipeline.batches):
             learner.inference.step(5.0)
             filled += learner.prefetch.step()
         return [
             {name: value.numpy().copy() for name, value in batch.fields.items()}
             | {f"state {i}": value.numpy().copy() for i, value in enumerate(batch.state)}
-            for batch in learner.trainer.batches
+            for batch in learner.trainer.pipeline.batches
         ]
 
 

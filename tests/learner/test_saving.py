@@ -14,7 +14,7 @@ from seedflow.envs import probe_spec
 from seedflow.errors import CheckpointConflict, CheckpointError
 from seedflow.learner.checkpoint import CheckpointStore
 from seedflow.learner.learner import Learner
-from seedflow.learner.session import lease_table
+from seedflow.learner.leases import lease_table
 from seedflow.rpc.inline import InlineTransport
 from seedflow.rpc.slab import BlockLayout, Slab
 from tests.learner.rig import counting_config

@@ -131,7 +131,7 @@ def test_recorded_probabilities_are_those_of_the_recorded_weights(
 
 
 def _check_versions(learner: Learner | SplitLearner, updates: int) -> None:
-    learning, batches = learner.algorithm.learning, learner.trainer.batches
+    learning, batches = learner.algorithm.learning, learner.trainer.pipeline.batches
     assert isinstance(learning, VTraceLearning)
     weights = learning.parameters.parameter
     history, versions, turn = [weights.detach().clone()], set(), 0

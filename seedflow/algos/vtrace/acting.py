@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from seedflow.algos.base import Acting, ActingInput, ActingOutput
-from seedflow.networks.actor_critic import NetworkInput
 from seedflow.networks.cores import State
 from seedflow.networks.distributions import sample_categorical
+from seedflow.networks.trunk import NetworkInput
 from seedflow.specs import ArraySpec
 
 

@@ -8,21 +8,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from seedflow.algos.base import Algorithm, Learning
+from seedflow.algos.base import Algorithm, UnrollLearning
 from seedflow.algos.optimizer import FlatOptimizer
 from seedflow.algos.randomness import torch_seed
 from seedflow.algos.vtrace.acting import VTraceActing
 from seedflow.algos.vtrace.loss import VTraceTargets, vtrace_loss
-from seedflow.config import Config
+from seedflow.config import Config, VTraceConfig
 from seedflow.kernels import check_finite
-from seedflow.networks.actor_critic import ActorCritic, NetworkInput
+from seedflow.networks.actor_critic import ActorCritic
 from seedflow.networks.devices import pick_device
 from seedflow.networks.flat import FlatParameters
+from seedflow.networks.trunk import NetworkInput
 from seedflow.rollout.storage import UnrollBatch
 from seedflow.specs import EnvSpec
 
 
-class VTraceLearning(Learning):
+class VTraceLearning(UnrollLearning):
     """V-trace's update.
 
     Parameters
@@ -30,10 +31,11 @@ class VTraceLearning(Learning):
     network
         The network that is trained; its parameters become views of one flat buffer.
     config
-        The run's config.
+        The run's config, of which `algo` is V-trace's.
     """
 
     def __init__(self, network: ActorCritic, config: Config) -> None:
+        assert isinstance(config.algo, VTraceConfig)
         self.network: ActorCritic = network
         self.parameters = FlatParameters(network)
         self._optimizer = FlatOptimizer(self.parameters, config.train)

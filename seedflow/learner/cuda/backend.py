@@ -8,13 +8,13 @@ from seedflow.algos import Acting
 from seedflow.config import Config
 from seedflow.learner.arena import Arena
 from seedflow.learner.backend import Report
-from seedflow.learner.cuda.forward import BucketForward
+from seedflow.learner.cuda.forward import BucketForward, StreamedForward
 from seedflow.learner.cuda.gpu import Gpu
 from seedflow.learner.cuda.rings import StreamRing
 from seedflow.learner.cuda.rows import Rows, make_rows
 from seedflow.learner.cuda.weights import StagedWeights
 from seedflow.learner.forward import ActingNetworks, Forward
-from seedflow.learner.recording import UnrollRecorder
+from seedflow.learner.recording import Recorder, UnrollRecorder
 from seedflow.learner.streams import LoopName, Stream
 from seedflow.learner.weights import Weights
 from seedflow.rollout import IndexRing, StateTable
@@ -55,16 +55,23 @@ class CudaBackend:
         acting: Acting,
         networks: ActingNetworks,
         states: StateTable,
-        recorder: UnrollRecorder,
+        recorder: Recorder,
         report: Report,
     ) -> Forward:
         """See `Backend.forward`."""
-        most = config.inference.max_batch
+        most, stream = config.inference.max_batch, self._streams["inference"]
+        if not isinstance(recorder, UnrollRecorder):
+            if config.inference.cuda_graphs:
+                report(
+                    f"inference works without CUDA graphs: algo.name = {config.algo.name!r} keeps its "
+                    "experience in the host's memory"
+                )
+            return StreamedForward(stream, slab, most, acting, networks, states, recorder, self.device)
         rows = make_rows(self._gpu, slab, most, report)
         self._rows.append(rows)
         return BucketForward(
             self._gpu,
-            self._streams["inference"],
+            stream,
             rows,
             most,
             acting,

@@ -13,12 +13,13 @@ from seedflow.kernels import recurrent_scatter, unroll_append
 from seedflow.learner.cuda.gpu import Gpu
 from seedflow.learner.cuda.graphs import BucketGraphs, bucket_of, buckets
 from seedflow.learner.cuda.rows import Rows
-from seedflow.learner.forward import ActingNetworks, Forward, HostRows, ServedBatch
-from seedflow.learner.recording import UnrollRecorder
+from seedflow.learner.forward import ActingNetworks, DirectForward, Forward, HostRows, ServedBatch
+from seedflow.learner.recording import Recorder, UnrollRecorder
 from seedflow.learner.streams import Stream
 from seedflow.rollout import StateTable
 from seedflow.rollout.slots import Completion, Placement
 from seedflow.rollout.storage import VERSION
+from seedflow.rpc.slab import Slab
 
 
 class BucketForward(Forward):
@@ -105,7 +106,7 @@ class BucketForward(Forward):
         state = self._states.gather(index.row, staged["first"])
         observation = tuple(staged[name] for name in self._leaves)
         greedy = index.greedy.to(torch.bool) if self._greedy else None
-        inputs = ActingInput(observation, staged["reward"], staged["first"], greedy)
+        inputs = ActingInput(observation, staged["reward"], staged["first"], greedy, index.env_id)
         output = self._acting.act(self._network, inputs, state)
         self._states.scatter(index.row, output.state)
 
@@ -116,6 +117,47 @@ class BucketForward(Forward):
         if storage.state:
             recurrent_scatter(storage.state, index.state_slot, state)
         self._action[:bucket].copy_(output.action, non_blocking=True)
+
+
+class StreamedForward(DirectForward):
+    """Does all at once on a stream, for experience that is written down on the host.
+
+    Parameters
+    ----------
+    stream
+        Where the work goes.
+    rest
+        As of `DirectForward`.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        slab: Slab,
+        max_batch: int,
+        acting: Acting,
+        networks: ActingNetworks,
+        states: StateTable,
+        recorder: Recorder,
+        device: torch.device,
+    ) -> None:
+        super().__init__(slab, max_batch, acting, networks, states, recorder, device)
+        self._stream = stream
+
+    def run(self, batch: ServedBatch) -> HostRows:
+        """See `Forward.run`."""
+        with self._stream.scope():
+            return super().run(batch)
+
+    def store_actions(self, batch: ServedBatch) -> None:
+        """See `Forward.store_actions`."""
+        with self._stream.scope():
+            super().store_actions(batch)
+
+    def hand_over(self) -> None:
+        """See `Forward.hand_over`."""
+        with self._stream.scope():
+            super().hand_over()
 
 
 class BatchIndex:
@@ -144,21 +186,25 @@ class BatchIndex:
         Of the weights that act.
     greedy
         1 where an environment acts without exploring.
+    env_id
+        Of a training environment, -1 of any other.
     """
 
     def __init__(self, gpu: Gpu, bucket: int, no_row: int, no_slot: int) -> None:
         self._no_row, self._no_slot = no_row, no_slot
-        self._host = gpu.host((7, bucket), torch.int64)
-        self._device = torch.zeros(7, bucket, dtype=torch.int64, device=gpu.device)
+        self._host = gpu.host((8, bucket), torch.int64)
+        self._device = torch.zeros(8, bucket, dtype=torch.int64, device=gpu.device)
         self._numbers = self._host.numpy()
         rows: tuple[Tensor, ...] = self._device.unbind()
-        self.row, self.slot, self.time, self.onward, self.state_slot, self.version, self.greedy = rows
+        self.row, self.slot, self.time, self.onward, self.state_slot = rows[:5]
+        self.version, self.greedy, self.env_id = rows[5:]
 
     def fill(self, batch: ServedBatch, placement: Placement, completion: Completion, version: int) -> None:
         """Write a batch's numbers; the GPU must be done with those before."""
-        row, slot, time, onward, state_slot, versions, greedy = self._numbers
+        row, slot, time, onward, state_slot, versions, greedy, env_id = self._numbers
         size, trained = len(batch.rows), batch.trained
         row[:size], row[size:] = batch.rows, self._no_row
+        env_id[:size], env_id[size:] = batch.env_ids, -1
         slot[:] = onward[:] = state_slot[:] = self._no_slot
         slot[trained], time[trained] = placement.slots, placement.times
         begins, ends = trained[placement.begins], trained[completion.rows]

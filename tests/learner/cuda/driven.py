@@ -19,7 +19,7 @@ from seedflow.config import Config
 from seedflow.envs import env_seed, make_group, probe_spec
 from seedflow.learner.backend import Backend
 from seedflow.learner.learner import Learner
-from seedflow.learner.session import lease_table
+from seedflow.learner.leases import lease_table
 from seedflow.networks import NetworkInput
 from seedflow.rollout.storage import UnrollBatch
 from seedflow.rpc.inline import InlineTransport
