@@ -26,7 +26,7 @@ from seedflow.rpc.inline import InlineTransport
 from seedflow.rpc.leases import Registration, Role
 from seedflow.rpc.slab import BlockLayout, Slab
 
-UPDATES = 8
+UPDATES = 7
 
 
 class History:

@@ -48,19 +48,26 @@ class FakeStream:
 
     gpu: FakeGpu
     name: str
+    in_scope: int = 0
     queue: deque[Callable[[], None] | FakeEvent | tuple[str, FakeEvent]] = field(default_factory=deque)
 
     def submit(self, work: Callable[[], None]) -> None:
         with self.gpu.lock:
             self.queue.append(work)
             self.gpu.work_some()
+            if self.in_scope:  # what is issued there comes behind it
+                self.advance_to(None)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         # Torch waits where the host reads a result, which all that is issued in a scope does sooner or later.
         with self.gpu.lock:
             self.advance_to(None)
-            yield
+            self.in_scope += 1
+            try:
+                yield
+            finally:
+                self.in_scope -= 1
 
     def record(self) -> Event:
         with self.gpu.lock:

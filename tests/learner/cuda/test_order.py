@@ -37,7 +37,7 @@ def on_cpu() -> dict[bool, History]:
 @given(eager=st.booleans(), seed=st.none() | st.integers(0, 2**32))
 @example(eager=True, seed=None)
 @example(eager=False, seed=None)
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_any_order_that_the_events_allow_gives_the_same_bits(
     on_cpu: dict[bool, History], eager: bool, seed: int | None
 ) -> None:
