@@ -9,7 +9,6 @@ from seedflow.config import Config
 from seedflow.learner.inference import InferenceLoop
 from seedflow.learner.recording import ChunkRecorder, Recorder, UnrollRecorder
 from seedflow.learner.shared import Shared
-from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics, Rate
 from seedflow.metrics.bottleneck import IDLE, STARVED
 from seedflow.replay.arrival import Arrivals
@@ -64,13 +63,19 @@ class Serving:
         ]
         rows = transport.slab.blocks * transport.slab.layout.rows
         self._recorder = _recorder(config, shared, rows, report)
-        self.inference = InferenceLoop(
-            transport,
+        forward = shared.backend.forward(
+            transport.slab,
+            config,
             algorithm.acting,
-            PinnedNetworks(algorithm.learning.network, shared.weights),
+            shared.weights.networks(algorithm.learning.network),
             StateTable(algorithm.state_specs, rows, shared.device),
             self._recorder,
-            shared.device,
+            report,
+        )
+        self.inference = InferenceLoop(
+            transport,
+            forward,
+            self._recorder,
             shared.progress,
             self.metrics,
             config,

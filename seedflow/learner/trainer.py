@@ -72,6 +72,7 @@ class Trainer:
             report(f"{predecessor} wrote checkpoints here before and has ended without a word")
         self.pipeline = make_pipeline(config, algorithm.learning, shared, self.metrics, buffers_freed, report)
         self.prefetch, self.training = self.pipeline.prefetch, self.pipeline.training
+        self._stream = shared.backend.stream("training")
         self._saved_at = time.monotonic()
         self._publish()
 
@@ -122,6 +123,10 @@ class Trainer:
 
     def save(self) -> int:
         """Save a checkpoint; called by whoever drives the training loop. Returns its generation."""
+        with self._stream.scope():
+            return self._save()
+
+    def _save(self) -> int:
         learning = self._algorithm.learning
         tensors = {f"weights/{k}": v for k, v in learning.network.state_dict().items()}
         tensors |= {f"learning/{k}": v for k, v in learning.tensors().items()}
@@ -151,10 +156,10 @@ class Trainer:
             self.report(f"skipped {reason}")
         learning, progress = self._algorithm.learning, self._shared.progress
         check_weights(checkpoint, learning.network.state_dict())
-        with torch.no_grad():
+        with self._stream.scope(), torch.no_grad():
             for name, value in learning.network.state_dict().items():
                 value.copy_(checkpoint.tensors[f"weights/{name}"])
-        learning.restore(checkpoint.section("learning"))
+            learning.restore(checkpoint.section("learning"))
         if self._acts_here and SAMPLING in checkpoint.tensors:
             self._algorithm.acting.generator.set_state(checkpoint.tensors[SAMPLING])
         if isinstance(pipeline, ReplayPipeline) and checkpoint.replay is not None:

@@ -19,13 +19,14 @@ class StateTable:
     specs
         The network's `state_specs`.
     rows
-        Number of rows.
+        Number of rows. Behind them is one more, `rows`, for what nobody reads.
     device
         Where the tables live.
     """
 
     def __init__(self, specs: Sequence[ArraySpec], rows: int, device: torch.device) -> None:
-        self.tables = tuple(zeros(spec, (rows,), device) for spec in specs)
+        self.rows = rows
+        self.tables = tuple(zeros(spec, (rows + 1,), device) for spec in specs)
 
     def gather(self, rows: Tensor, first: Tensor) -> tuple[Tensor, ...]:
         """Copy the states of `rows`, with the initial (zero) state where `first` is set."""
