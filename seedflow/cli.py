@@ -64,6 +64,7 @@ def cli() -> None:
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Default: runs/<config>-<time>.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, under its own configuration.")
 @click.option("--resume-or-start", is_flag=True, help="Go on if --run-dir holds a run, else start one there.")
+@click.option("--restore-replay", metavar="PATH", help="Begin with the replay of another run's checkpoint.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster of this scheduler.")
 @click.option("--scheduler-file", metavar="FILE", help="Run on the Dask cluster that this file describes.")
 @click.option("--tls-ca-file", metavar="FILE", help="Certificate authority of the Dask cluster.")
@@ -74,6 +75,7 @@ def train(
     run_dir: Path | None,
     resume: bool,
     resume_or_start: bool,
+    restore_replay: str | None,
     **cluster: str | None,
 ) -> None:
     """Train an agent.
@@ -106,7 +108,14 @@ def train(
 
     from seedflow.train import train as run_training
 
-    run_training(config, run_dir=run_dir, resume=resume, resume_or_start=resume_or_start, name=source)
+    run_training(
+        config,
+        run_dir=run_dir,
+        resume=resume,
+        resume_or_start=resume_or_start,
+        name=source,
+        restore_replay=restore_replay,
+    )
 
 
 @cli.command(name="eval")

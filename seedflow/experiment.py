@@ -36,6 +36,8 @@ class Experiment:
         Go on from the newest checkpoint.
     env_fn
         The user's environment, pickled.
+    restore_replay
+        Another run whose replay to begin with.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Experiment:
         client: Client | None,
         resume: bool,
         env_fn: bytes | None,
+        restore_replay: str | None = None,
     ) -> None:
         with ExitStack() as outer, ExitStack() as inner:
             inner.enter_context(console)
@@ -61,6 +64,7 @@ class Experiment:
                     self.dir,
                     env_fn=env_fn,
                     resume=resume,
+                    restore_replay=restore_replay,
                     on_metrics=lambda values: console.write(int(values["steps/agent"]), values),
                     on_note=console.message,
                 )

@@ -47,6 +47,8 @@ class InlineRun:
         Go on from its newest checkpoint.
     env_fn
         The user's environment, if any.
+    restore_replay
+        Another run whose replay to begin with.
     on_start
         Called when all is made and restored, before the first step.
     """
@@ -60,6 +62,7 @@ class InlineRun:
         resume: bool = False,
         env_fn: Callable[[], gym.Env[Any, Any]] | None = None,
         on_start: Callable[[], None] = lambda: None,
+        restore_replay: str | None = None,
     ) -> None:
         self.dir = directory
         self._console, self._on_start = console, on_start
@@ -67,6 +70,7 @@ class InlineRun:
         inference = config.inference.model_copy(update={"deadline_ms": 0.0})
         self._config = config.model_copy(update={"inference": inference})
         self._spec, self._resume, self._env_fn = spec, resume, env_fn
+        self._restore_replay = restore_replay
         self._values: dict[str, float] = {}
         self._stopping = self._ended = False
 
@@ -114,7 +118,7 @@ class InlineRun:
             stack.callback(transport.close)
             learner = Learner(config, spec, transport, self.dir, console.message)
             stack.callback(learner.close)
-            attempt = learner.restore() if self._resume else 0
+            attempt = learner.begin(self._resume, self._restore_replay)
             resume_step = learner.progress.agent_steps if self._resume else None
             sinks = [stack.enter_context(s) for s in make_sinks(config, self.dir, resume_step)]
             actors = [

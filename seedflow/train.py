@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from seedflow.config import Config, changed_settings, load_config
+from seedflow.config import Config, changed_settings, fixed_settings_changed, load_config
 from seedflow.envs.probe import probe_spec, spec_of
 from seedflow.errors import ConfigError, EnvironmentFault, SeedflowError
 from seedflow.finished import FinishedRun
@@ -44,6 +44,7 @@ def train(
     block: bool = True,
     env_fn: EnvFn | None = None,
     name: str | None = None,
+    restore_replay: str | Path | None = None,
 ) -> Experiment | InlineRun | FinishedRun:
     """Train an agent.
 
@@ -68,6 +69,9 @@ def train(
         Makes one environment of one's own, instead of ``env.id``; sent to the actors by cloudpickle.
     name
         For the default of `run_dir`. Default: the config's name or file, else ``env.id``.
+    restore_replay
+        Directory of another run, or a path or URL of its checkpoints: a new run begins with the replay that
+        is there. A run that is resumed has its own.
 
     Returns
     -------
@@ -102,12 +106,14 @@ def train(
     directory = Path(run_dir) if run_dir is not None else default_run_dir(name or config.env.id)
     directory = directory.absolute()
     resuming = check_run_dir(directory, resume, resume_or_start)
+    replay = _replay_to_restore(config, restore_replay, resume)
     console = Console(config.train.total_agent_steps, config.metrics.console)
     if resuming:
         if _is_finished(directory, config, console):
             return FinishedRun(directory)
         instead = f"seedflow.train(config, run_dir={str(shown(directory))!r}, resume=True, env_fn=...)"
         RunRecord.read(directory).check_env_fn(directory, env_fn is not None, instead)
+        _check_changes(directory, config, env_fn is not None)
 
     pickled = pickle_env(env_fn) if config.runtime != "inline" else None
     spec = _find_spec(config, env_fn, pickled)
@@ -117,12 +123,14 @@ def train(
         from seedflow.inline import InlineRun
 
         with preparation as prepared, console:
-            inline = InlineRun(config, spec, prepared.dir, console, resuming, env_fn, prepared.goes_on)
+            inline = InlineRun(
+                config, spec, prepared.dir, console, resuming, env_fn, prepared.goes_on, replay
+            )
             inline.run()
             return inline
     from seedflow.experiment import Experiment
 
-    experiment = Experiment(config, spec, preparation, console, client, resuming, pickled)
+    experiment = Experiment(config, spec, preparation, console, client, resuming, pickled, replay)
     if block:
         with experiment:
             experiment.wait()
@@ -164,6 +172,51 @@ def _is_finished(directory: Path, config: Config, console: Console) -> bool:
         "train.total_agent_steps to go on with it"
     )
     return True
+
+
+def _replay_to_restore(config: Config, path: str | Path | None, resume: bool) -> str | None:
+    """Where another run's replay is, in full.
+
+    Raises
+    ------
+    ConfigError
+        If this run cannot begin with one.
+    """
+    if path is None:
+        return None
+    if resume:
+        raise ConfigError(
+            f"restore_replay = {path}: a run that is resumed goes on with its own replay; leave one of the "
+            "two out"
+        )
+    if config.algo.name != "r2d2":
+        raise ConfigError(
+            f"restore_replay = {path}: algo.name = {config.algo.name!r} learns without a replay; choose "
+            "algo.name=r2d2"
+        )
+    return str(path) if "://" in str(path) else str(Path(path).absolute())
+
+
+def _check_changes(directory: Path, config: Config, own_env: bool) -> None:
+    """Refuse settings with which what a run has learned would mean something else.
+
+    Raises
+    ------
+    ConfigError
+        Names them.
+    """
+    try:
+        before = load_config(directory)
+    except ConfigError:  # of another release, say: then what has changed is unknown
+        return
+    changes = fixed_settings_changed(before, config)
+    if own_env:
+        changes = [change for change in changes if not change.startswith("env.id ")]
+    if changes:
+        raise ConfigError(
+            f"{shown(directory)} cannot go on with {' and '.join(changes)}: what it has learned belongs to "
+            "what was; resume with the run's own setting, or start a new run in another directory"
+        )
 
 
 def _find_spec(config: Config, env_fn: EnvFn | None, pickled: bytes | None) -> EnvSpec:

@@ -24,6 +24,34 @@ def small_config(**sections: Any) -> Config:
     return parse_config(base)
 
 
+def small_r2d2(**sections: Any) -> Config:
+    """As `small_config`, with R2D2 and a replay that is sampled from soon."""
+    base: dict[str, Any] = {
+        "algo": {"name": "r2d2", "n_step": 2, "target_period": 20},
+        "replay": {
+            "capacity": 60,
+            "chunk": 4,
+            "burn_in": 4,
+            "unroll": 8,
+            "period": 4,
+            "min_size": 10,
+            "samples_per_insert": 4.0,
+            "tolerance": 16.0,
+            "decode_threads": 1,
+        },
+        "network": {
+            "hidden": [16],
+            "head_size": 16,
+            "core": "lstm",
+            "core_size": 8,
+            "inputs": ["previous_action"],
+        },
+    }
+    for name, values in sections.items():
+        base[name] = base.get(name, {}) | values if isinstance(values, dict) else values
+    return small_config(**base)
+
+
 class Constant(gym.Env[np.ndarray, int]):
     """Always the same observation and reward 1; truncated after five steps."""
 

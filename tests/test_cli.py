@@ -99,6 +99,7 @@ def test_train_passes_on_the_configuration_and_the_directory(
             {
                 "run_dir": tmp_path / "new",
                 "resume": False,
+                "restore_replay": None,
                 "resume_or_start": False,
                 "name": "cartpole_vtrace",
             },

@@ -82,6 +82,7 @@ class Run:
         *,
         env_fn: bytes | None = None,
         resume: bool = False,
+        restore_replay: str | None = None,
         on_metrics: Callable[[dict[str, float]], None] | None = None,
         on_note: Callable[[str], None] = logger.warning,
         learner_module: str = "seedflow.learner",
@@ -99,6 +100,7 @@ class Run:
             "run_dir": str(self.dir),
             "env_fn": b64encode(env_fn).decode() if env_fn is not None else None,
             "resume": resume,
+            "restore_replay": restore_replay,
         }
         self._on_metrics = on_metrics
         self._tell = on_note

@@ -1,6 +1,6 @@
 """Every setting of every part: one typed tree, YAML files and dotted overrides."""
 
-from seedflow.config.describe import changed_settings
+from seedflow.config.describe import changed_settings, fixed_settings_changed
 from seedflow.config.load import (
     RUN_CONFIG,
     config_names,
@@ -50,6 +50,7 @@ __all__ = [
     "config_names",
     "config_summary",
     "dump_config",
+    "fixed_settings_changed",
     "load_config",
     "parse_config",
 ]

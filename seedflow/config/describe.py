@@ -58,6 +58,19 @@ def section_variants(model: type[BaseModel] = Config, prefix: str = "") -> Itera
             yield from section_variants(below, f"{prefix}{name}.")
 
 
+FIXED = ("algo.name", "env.id", "network.activation", "network.frame_stack.padding")
+"""Settings that what a run has learned belongs to, though no shape of an array shows it."""
+
+
+def fixed_settings_changed(before: Config, after: Config) -> list[str]:
+    """Those of `changed_settings` that a run cannot go on with."""
+    return [
+        change
+        for change in changed_settings(before, after)
+        if change.startswith(tuple(f"{key} " for key in FIXED))
+    ]
+
+
 def changed_settings(before: Config, after: Config) -> list[str]:
     """Each setting that differs: ``key = value (was value)``."""
     keys = dict.fromkeys(setting.key for setting in settings())

@@ -102,8 +102,10 @@ class FrameStackConfig(Section):
 class NetworkConfig(Section):
     """The agent's network: frame stack, encoder, optional inputs, core, heads."""
 
-    encoder: Literal["mlp", "nature", "shallow"] = Field(
-        "mlp", description="shallow, nature: convolutions over an image, of Mnih et al. 2013 and 2015"
+    encoder: Literal["mlp", "nature", "shallow", "small"] = Field(
+        "mlp",
+        description="shallow, nature: convolutions over an image, of Mnih et al. 2013 and 2015; small: one "
+        "layer, for MinAtar",
     )
     hidden: tuple[PositiveInt, ...] = Field((64, 64), description="layer sizes of the mlp encoder")
     activation: Literal["relu", "tanh"] = Field("tanh", description="of the mlp encoder")

@@ -18,6 +18,7 @@ from seedflow.envs.gymnasium_group import GymnasiumGroup, make_sync
 from seedflow.envs.names import did_you_mean
 from seedflow.envs.numbered import Position
 from seedflow.envs.seeding import env_ids_of
+from seedflow.envs.suites import register_suite
 from seedflow.envs.synthetic import SYNTHETIC_ID, SyntheticGroup, SyntheticSettings
 from seedflow.envs.wrappers import EnvWrapper, load_env_wrapper, parse_wrappers, wrap_rows
 from seedflow.errors import ConfigError, EnvironmentFault, SeedflowError
@@ -154,6 +155,8 @@ def _find_spec(env_id: str) -> gym.envs.registration.EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
+    elif name not in gym.registry:
+        register_suite(name)
     return gym.spec(name)
 
 

@@ -103,12 +103,13 @@ class CheckpointStore:
     Parameters
     ----------
     directory
-        Usually ``RUN_DIR/checkpoints``; made when the first generation is saved.
+        Usually ``RUN_DIR/checkpoints``; made when the first generation is saved. Or whatever `open_store`
+        takes.
     keep
         Generations kept; older ones are removed once a new one is committed.
     """
 
-    def __init__(self, directory: Path, keep: int = 3) -> None:
+    def __init__(self, directory: Path | str, keep: int = 3) -> None:
         self._generations = Generations(open_store(directory), keep)
         self._lock = WriterLock(self._generations.store)
         self._saver = ReplaySaver()

@@ -91,7 +91,7 @@ class OneProcess(DrivenLearner):
         config = start.config
         self._learner = learner = Learner(config, start.spec, control, start.run_dir, report, silent)
         try:
-            self.attempt = learner.restore() if start.resume else 0
+            self.attempt = learner.begin(start.resume, start.restore_replay)
         except BaseException:
             learner.close()
             raise
@@ -138,6 +138,7 @@ class TwoProcesses(DrivenLearner):
                     spec,
                     start.run_dir,
                     start.resume,
+                    start.restore_replay,
                     arena.fds,
                     control.wake_fd,
                     training_threads(config),

@@ -101,6 +101,10 @@ class Learner:
         """See `Trainer.save`."""
         return self.trainer.save()
 
+    def begin(self, resume: bool, restore_replay: str | None = None) -> int:
+        """See `Trainer.begin`."""
+        return self.trainer.begin(resume, restore_replay)
+
     def restore(self) -> int:
         """See `Trainer.restore`."""
         return self.trainer.restore()

@@ -22,6 +22,8 @@ class LearnerStart:
         Address that the gateway binds: the Dask worker's own.
     resume
         Go on from the run's newest checkpoint.
+    restore_replay
+        Otherwise, begin with the replay of these checkpoints of another run.
     tls
         The worker's certificate, where the Dask cluster uses TLS.
     """
@@ -32,6 +34,7 @@ class LearnerStart:
     host: str
     resume: bool
     tls: Tls | None = None
+    restore_replay: str | None = None
 
     @classmethod
     def parse(cls, message: Message) -> LearnerStart:
@@ -50,6 +53,7 @@ class LearnerStart:
                 host=str(message["host"]),
                 resume=bool(message["resume"]),
                 tls=Tls.from_json(message.get("tls")),
+                restore_replay=message.get("restore_replay"),
             )
         except KeyError as error:
             raise ConfigError(f"the learner's start message lacks {error}") from error

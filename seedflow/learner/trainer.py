@@ -138,6 +138,32 @@ class Trainer:
         self._saved_at = time.monotonic()
         return generation
 
+    def begin(self, resume: bool, restore_replay: str | None = None) -> int:
+        """Begin with what there is.
+
+        Parameters
+        ----------
+        resume
+            Go on from the newest checkpoint.
+        restore_replay
+            Otherwise, a run or its checkpoints (a path or URL) whose replay to begin with.
+
+        Returns
+        -------
+        int
+            The generation that it goes on from, 0 for a new run.
+
+        Raises
+        ------
+        CheckpointError
+            See `restore` and `restore_replay`.
+        """
+        if resume:
+            return self.restore()
+        if restore_replay is not None:
+            self.restore_replay(restore_replay)
+        return 0
+
     def restore(self) -> int:
         """Go on from the newest checkpoint that is whole; returns its generation.
 
@@ -172,7 +198,7 @@ class Trainer:
         )
         return checkpoint.generation
 
-    def restore_replay(self, checkpoints: Path) -> None:
+    def restore_replay(self, checkpoints: str) -> None:
         """Begin with the replay of another run's newest checkpoint that is whole.
 
         Raises

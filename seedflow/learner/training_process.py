@@ -51,8 +51,8 @@ class TrainingProcess:
         The run's config and its environments' spec.
     run_dir
         Where checkpoints go.
-    resume
-        Go on from the run's newest checkpoint.
+    resume, restore_replay
+        What to begin with, see `Trainer.begin`.
     fds
         What the child inherits: the shared arena's file descriptors.
     wake_fd
@@ -72,6 +72,7 @@ class TrainingProcess:
         spec: EnvSpec,
         run_dir: Path,
         resume: bool,
+        restore_replay: str | None,
         fds: list[int],
         wake_fd: int,
         torch_threads: int,
@@ -87,6 +88,7 @@ class TrainingProcess:
             "spec": spec.to_json(),
             "run_dir": str(run_dir),
             "resume": resume,
+            "restore_replay": restore_replay,
             "fds": fds,
             "wake_fd": wake_fd,
             "torch_threads": torch_threads,
@@ -199,7 +201,7 @@ def main(channel: RoleChannel) -> int:
         acts_here=False,
     )
     try:
-        attempt = trainer.restore() if start["resume"] else 0
+        attempt = trainer.begin(start["resume"], start["restore_replay"])
     except SeedflowError as error:
         channel.send(failure(error, retryable=False))
         return EXIT_HOPELESS

@@ -12,9 +12,11 @@ from seedflow.specs import ArraySpec, EnvSpec
 CONVOLUTIONS = {
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
     "shallow": ((16, 8, 4), (32, 4, 2)),
+    "small": ((16, 3, 1),),
 }
-"""Channels, kernel and stride of each layer: Mnih et al. 2015 (Nature 518), and the smaller network of
-Mnih et al. 2013 (arXiv 1312.5602) and of IMPALA's shallow agent, which costs a third."""
+"""Channels, kernel and stride of each layer: Mnih et al. 2015 (Nature 518); the smaller network of
+Mnih et al. 2013 (arXiv 1312.5602) and of IMPALA's shallow agent, which costs a third; and that of MinAtar's
+authors for images of 10 x 10 (Young & Tian 2019, arXiv 1903.03176)."""
 
 
 @dataclass(frozen=True)
