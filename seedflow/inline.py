@@ -196,7 +196,7 @@ class InlineRun:
 def _saved_at_the_end(learner: Learner) -> Iterator[None]:
     try:
         yield
-    except (KeyboardInterrupt, EnvironmentFault):
+    except (KeyboardInterrupt, SystemExit, EnvironmentFault):
         learner.save()
         raise
     learner.save()

@@ -6,6 +6,7 @@ and ends the processes of a run.
 
 - `ending_on_signals` is for programs: Ctrl-C, SIGTERM and SIGHUP raise `Signalled`.
 - `sigterm_as_exit` is for runs inside somebody else's program, which handles Ctrl-C as it likes.
+- `also_ended_by` adds a signal that announces pre-emption, for one run.
 - `uninterrupted`, `starting_processes` and `between_steps` put off what would break a thing in the middle.
 """
 
@@ -24,8 +25,13 @@ STOPPING = "Stopping the run and saving a checkpoint ..."
 """Told at once when a signal ends a run: saving and ending take a while."""
 FORCING = 3
 """So many Ctrl-C end a program at once."""
+PREEMPTION = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}
+"""Signals by which batch schedulers announce that a job is about to end, if asked to."""
 MOST_PUT_OFF = 2
 """So many signals wait for the end of something; one more ends it."""
+
+
+_announcing: list[signal.Signals] = []  # in `also_ended_by` now
 
 
 class Signalled(KeyboardInterrupt):
@@ -119,6 +125,31 @@ def sigterm_as_exit() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def also_ended_by(name: str | None) -> Iterator[None]:
+    """Until the end of the block, a signal of `PREEMPTION` does what SIGTERM does.
+
+    A scheduler may send it to every process of a job: those that are started or forked meanwhile ignore it.
+
+    Parameters
+    ----------
+    name
+        Of the signal; None: none does.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if name is None or not _in_main_thread() or not callable(handler):
+        yield
+        return
+    number = PREEMPTION[name]
+    before = signal.signal(number, handler)
+    _announcing.append(number)
+    try:
+        yield
+    finally:
+        _announcing.remove(number)
+        signal.signal(number, before)
+
+
+@contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Put off what signals do until the end of the block; a third one acts at once."""
     with _put_off():
@@ -135,7 +166,7 @@ def starting_processes() -> Iterator[None]:
     may reach another thread.
     """
     with _put_off():
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_announcing})
         try:
             yield
         finally:
@@ -180,7 +211,7 @@ def _put_off(most: int = MOST_PUT_OFF) -> Iterator[list[int]]:
             handler(number, frame)
 
     if _in_main_thread():
-        found = {number: signal.getsignal(number) for number in ENDING}
+        found = {number: signal.getsignal(number) for number in (*ENDING, *_announcing)}
         handlers = {number: handler for number, handler in found.items() if callable(handler)}
     try:
         for number in handlers:
@@ -194,9 +225,10 @@ def _put_off(most: int = MOST_PUT_OFF) -> Iterator[list[int]]:
 
 
 def _forked() -> None:
-    for number in ENDING:
+    for number in (*ENDING, *_announcing):
         if isinstance(signal.getsignal(number), Ending):
-            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+            ignored = number == signal.SIGINT or number in _announcing
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
 
 
 def _unhandled() -> list[signal.Signals]:

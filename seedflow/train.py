@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ import gymnasium as gym
 
 from seedflow.config import Config, changed_settings, fixed_settings_changed, load_config
 from seedflow.envs.probe import probe_spec, spec_of
-from seedflow.errors import ConfigError, EnvironmentFault, SeedflowError
+from seedflow.errors import ConfigError, EnvironmentFault, RunSuspended, SeedflowError
 from seedflow.finished import FinishedRun
+from seedflow.interrupts import also_ended_by, sigterm_as_exit
 from seedflow.metrics import Console
 from seedflow.preflight import check_learner, check_script
 from seedflow.run_dir import Prepared, check_run_dir, claimed, default_run_dir, shown, write_config
@@ -88,6 +89,8 @@ def train(
         If the environment raises.
     RunFailed
         If a part failed in a way that a restart cannot cure.
+    RunSuspended
+        If a signal has stopped it, it has saved a checkpoint, and `train.requeue_exit` is set.
 
     Examples
     --------
@@ -119,22 +122,26 @@ def train(
     spec = _find_spec(config, env_fn, pickled)
     check_learner(config, spec)
     preparation = _prepared(directory, config, RunRecord.of(env_fn), console, resuming, run_dir is None)
-    if config.runtime == "inline":
-        from seedflow.inline import InlineRun
+    with ExitStack() as signals:
+        if block:
+            signals.enter_context(sigterm_as_exit())
+            signals.enter_context(also_ended_by(config.train.preemption_signal))
+        if config.runtime == "inline":
+            from seedflow.inline import InlineRun
 
-        with preparation as prepared, console:
-            inline = InlineRun(
-                config, spec, prepared.dir, console, resuming, env_fn, prepared.goes_on, replay
-            )
-            inline.run()
-            return inline
-    from seedflow.experiment import Experiment
+            with preparation as prepared, console:
+                inline = InlineRun(
+                    config, spec, prepared.dir, console, resuming, env_fn, prepared.goes_on, replay
+                )
+                inline.run()
+                return inline
+        from seedflow.experiment import Experiment
 
-    experiment = Experiment(config, spec, preparation, console, client, resuming, pickled, replay)
-    if block:
-        with experiment:
-            experiment.wait()
-    return experiment
+        experiment = Experiment(config, spec, preparation, console, client, resuming, pickled, replay)
+        if block:
+            with experiment:
+                experiment.wait()
+        return experiment
 
 
 @contextmanager
@@ -158,8 +165,32 @@ def _prepared(
 
         if not resuming:
             write()
-        with last_words(console.message, directory, config.train.total_agent_steps):
+        with (
+            _requeued(directory, config),
+            last_words(console.message, directory, config.train.total_agent_steps),
+        ):
             yield Prepared(directory, go_on if resuming else lambda: None)
+
+
+@contextmanager
+def _requeued(directory: Path, config: Config) -> Iterator[None]:
+    """Where a signal ends the block, `train.requeue_exit` is set and there is a checkpoint, say so.
+
+    Raises
+    ------
+    RunSuspended
+        In place of what the signal has raised.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        saved = Saved.newest(directory) if config.train.requeue_exit else None
+        if saved is None or saved.agent_steps >= config.train.total_agent_steps:
+            raise
+        suspended = RunSuspended(f"{shown(directory)} was stopped early ({error}); start it again to go on")
+        for note in getattr(error, "__notes__", ()):
+            suspended.add_note(note)
+        raise suspended from error
 
 
 def _is_finished(directory: Path, config: Config, console: Console) -> bool:

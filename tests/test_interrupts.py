@@ -13,7 +13,9 @@ import pytest
 
 from seedflow.interrupts import (
     ENDING,
+    PREEMPTION,
     Signalled,
+    also_ended_by,
     between_steps,
     end_on_signals,
     ending_on_signals,
@@ -182,3 +184,37 @@ def test_other_threads_are_left_alone() -> None:
     thread.start()
     thread.join(10)
     assert finished.is_set()
+
+
+@pytest.mark.parametrize("name", PREEMPTION)
+def test_an_announced_preemption_does_what_sigterm_does(name: str) -> None:
+    number = PREEMPTION[name]
+    before = signal.getsignal(number)
+    with ending_on_signals(), also_ended_by(name), pytest.raises(Signalled) as raised:
+        signal.raise_signal(number)
+    assert raised.value.number == number
+    assert signal.getsignal(number) == before
+    with sigterm_as_exit(), also_ended_by(name), pytest.raises(SystemExit), uninterrupted():
+        signal.raise_signal(number)
+    with also_ended_by(name):
+        assert signal.getsignal(number) == before, "nobody would end the run in order"
+    with ending_on_signals(), also_ended_by(None):
+        assert signal.getsignal(number) == before
+
+
+def test_what_is_forked_ignores_an_announced_preemption() -> None:
+    script = """
+import os, signal
+from seedflow.interrupts import also_ended_by, end_on_signals
+end_on_signals()
+with also_ended_by("SIGUSR1"):
+    child = os.fork()
+    if child == 0:
+        signal.raise_signal(signal.SIGUSR1)
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("7\n", "")

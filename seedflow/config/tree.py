@@ -200,6 +200,12 @@ class TrainConfig(Section):
     torch_threads: PositiveInt | None = Field(
         None, description="threads of the training loop; default: cores left over"
     )
+    requeue_exit: bool = Field(
+        False, description="end with code 75 where a signal stops the run and it has saved a checkpoint"
+    )
+    preemption_signal: Literal["SIGUSR1", "SIGUSR2"] | None = Field(
+        None, description="a signal that stops the run as SIGTERM does"
+    )
     runs_in: Literal["auto", "thread", "process"] = Field(
         "auto",
         description="the learner's process or one of its own; auto: of its own where it computes on a CPU",

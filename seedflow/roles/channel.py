@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from seedflow.errors import TransportError
+from seedflow.interrupts import PREEMPTION
 from seedflow.roles.family import end_members, kill_members
 from seedflow.roles.messages import (
     BOARD_SIZE,
@@ -116,6 +117,8 @@ class RoleChannel:
                 stream.reconfigure(line_buffering=True)
         faulthandler.enable(file=2)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in PREEMPTION.values():  # the driver's affair, and ignored by all that a role starts
+            signal.signal(number, signal.SIG_IGN)
         # A lock taken in a handler can deadlock with the code it interrupts: only a byte is written.
         signal.signal(signal.SIGTERM, lambda number, frame: channel._wake(b"T"))
         # The mask is inherited: a supervisor's thread may have been one that blocks them.
