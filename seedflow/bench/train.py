@@ -49,11 +49,21 @@ class Workload:
 
 ENDLESS = ("train.total_agent_steps=1_000_000_000", "metrics.every_seconds=0.5", "metrics.tensorboard=false")
 WORKLOADS = (
-    Workload("cartpole-64", "cartpole_vtrace", ("actor.envs_per_group=64",)),
+    Workload(
+        "cartpole-64",
+        "cartpole_vtrace",
+        ("actor.envs_per_group=64", "rollout.unroll=20", "rollout.queue=64", "train.batch=32"),
+    ),
     Workload(
         "cartpole-256",
         "cartpole_vtrace",
-        ("actor.envs_per_group=256", "inference.max_batch=512", "train.batch=64"),
+        (
+            "actor.envs_per_group=256",
+            "inference.max_batch=512",
+            "rollout.unroll=20",
+            "rollout.queue=128",
+            "train.batch=64",
+        ),
     ),
     Workload("synthetic", "synthetic_vtrace"),
     Workload("pong", "pong_vtrace", ("rpc.path=auto", "eval.every=0")),
