@@ -42,6 +42,10 @@ class TrainingFailed(RunFailed):
         self.failed = {**failure(self, retryable=True), "traceback": ""} if failed is None else failed
 
 
+class StartStopped(RunFailed):
+    """The learner was asked to stop before it trained."""
+
+
 class TrainingProcess:
     """The child, seen from the learner's process. A context manager; leaving it kills what is left.
 
@@ -100,19 +104,28 @@ class TrainingProcess:
             inherited=[*fds, wake_fd],
         )
 
-    def await_ready(self) -> int:
+    def await_ready(self, stopped: Callable[[], bool]) -> int:
         """Wait until it trains; returns the generation that it went on from, or 0.
+
+        Parameters
+        ----------
+        stopped
+            Whether to wait no longer.
 
         Raises
         ------
         TrainingFailed
             With its traceback.
+        StartStopped
+            If `stopped` said so.
         """
         deadline = time.monotonic() + READY_SECONDS
         while self._attempt is None:
             self._receive()
             if self.ended:
                 self._raise()
+            if stopped():
+                raise StartStopped("the learner was asked to stop before it trained")
             if time.monotonic() > deadline:
                 raise TrainingFailed(
                     f"the training process was not ready within {READY_SECONDS:g} s; see "
