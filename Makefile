@@ -7,7 +7,7 @@ SEED ?= 1
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv train test test-slow test-hosts test-kernels test-kernels-sim test-kernels-compile test-kernels-gpu lint check proto clean
+.PHONY: venv train test test-slow test-hosts test-kernels test-kernels-sim test-kernels-compile test-kernels-gpu test-gpu lint check proto clean
 
 venv: $(INSTALLED)
 
@@ -43,6 +43,10 @@ test-kernels-compile: venv
 GPU_PYTHON ?= $(shell test -x $(BIN)/python && echo $(BIN)/python || echo python3)
 test-kernels-gpu:
 	$(GPU_PYTHON) -m pytest -c tests/kernels/gpu/pytest.ini --rootdir=. --confcutdir=tests/kernels/gpu tests/kernels/gpu
+
+# The same for the learner, which needs an installed seedflow.
+test-gpu: venv
+	$(BIN)/python -m pytest tests/gpu
 
 # Needs root: they become another user, and mount a /dev/shm of their own.
 test-hosts: venv

@@ -2,10 +2,11 @@
 
     python -m benchmarks.gpu [--out gpu.json] [--minutes 5] [--only PART ...]
 
-It runs the tests that need a GPU, then measures: the memory bandwidth by a copy; each kernel against torch,
-eager and compiled, and against the time that its bytes take at that bandwidth; what a launch costs. It
-needs torch, numba-cuda and pytest; a part that lacks a package is skipped and says so. Results are printed as
-tables and written as JSON.
+It runs the tests that need a GPU, then measures: the memory bandwidth by a copy; what a launch costs;
+inference at several batch sizes, with and without CUDA graphs; the whole learner, with actors that do nothing
+but copy; each kernel against torch, eager and compiled, and against the time that its bytes take at that
+bandwidth. The learner's parts need seedflow's dependencies, the others torch, numba-cuda and pytest; a part
+that lacks a package is skipped and says so. Results are printed as tables and written as JSON.
 
 A part is a function that gets a `Context` and returns tables; add one to `PARTS`.
 """
@@ -13,6 +14,7 @@ A part is a function that gets a `Context` and returns tables; add one to `PARTS
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -32,6 +34,10 @@ import torch
 from benchmarks import gpu_kernels
 from benchmarks.gpu_timing import GpuTimer, Timer
 
+NO_GPU = (
+    f"needs a GPU, and torch {torch.__version__} sees none; run this where there is an NVIDIA GPU and a CUDA "
+    "build of torch (check nvidia-smi)"
+)
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "triton", "numba", "numba-cuda", "cuda-bindings", "cuda-core", "cupy-cuda13x")
 
@@ -43,6 +49,8 @@ SUITE = [
     "tests/kernels/gpu",
 ]
 """Arguments of pytest, as ``make test-kernels-gpu`` has them."""
+LEARNER_SUITE = ["tests/gpu"]
+"""The same of ``make test-gpu``."""
 
 Row = Mapping[str, Any]
 Tables = dict[str, list[Row]]
@@ -79,12 +87,25 @@ Part = Callable[[Context], Tables]
 
 
 def run_suite(context: Context) -> Tables:
-    """Run the tests that need a GPU."""
+    """Run the kernels' tests that need a GPU."""
     need("pytest")
-    timeout = max(context.remaining() * 0.6, 30.0)
+    return run_tests(context, SUITE)
+
+
+def run_learner_suite(context: Context) -> Tables:
+    """Run the learner's tests that need a GPU."""
+    for package in ("pytest", "hypothesis", "numba_cuda"):
+        need(package)
+    load("benchmarks.gpu_learner")
+    return run_tests(context, LEARNER_SUITE)
+
+
+def run_tests(context: Context, arguments: Sequence[str]) -> Tables:
+    """Run pytest in a process of its own; returns how many tests passed and so on, and which failed."""
+    timeout = max(context.remaining() * 0.4, 30.0)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *SUITE],
+            [sys.executable, "-m", "pytest", "-q", *arguments],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -136,11 +157,26 @@ def measure_launches(context: Context) -> Tables:
     return {"launch": gpu_kernels.measure_launches(context.timer, "cuda")}
 
 
+def measure_inference(context: Context) -> Tables:
+    """Measure inference at several batch sizes, see `benchmarks.gpu_learner`."""
+    need("numba_cuda")
+    return {"inference": load("benchmarks.gpu_learner").measure_inference(context.remaining, "cuda")}
+
+
+def measure_learner(context: Context) -> Tables:
+    """Measure the whole learner, see `benchmarks.gpu_learner`."""
+    need("numba_cuda")
+    return {"learner": load("benchmarks.gpu_learner").measure_learner(context.remaining, "cuda")}
+
+
 PARTS: dict[str, Part] = {
     "suite": run_suite,
+    "learner suite": run_learner_suite,
     "copy": measure_copy,
     "launch": measure_launches,
-    "kernels": measure_kernels,
+    "inference": measure_inference,
+    "learner": measure_learner,
+    "kernels": measure_kernels,  # last: with torch.compile it takes what time is left
 }
 
 
@@ -148,6 +184,19 @@ def need(package: str) -> None:
     """Skip the calling part where a package is missing."""
     if importlib.util.find_spec(package) is None:
         raise SkippedPart(f"needs the package {package.replace('_', '-')}, which is not installed")
+
+
+def load(module: str) -> Any:
+    """Import a module of ours; skips the calling part where it needs a package that is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        raise SkippedPart(f"needs the package {missing.name}, which is not installed") from missing
+
+
+def without_gpu(context: Context) -> Tables:
+    """Skip a part where there is no GPU."""
+    raise SkippedPart(NO_GPU)
 
 
 def run_parts(parts: Mapping[str, Part], context: Context) -> dict[str, Any]:
@@ -232,19 +281,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="time for everything")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="the parts to run")
     options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        print(
-            f"torch {torch.__version__} sees no GPU here, so there is nothing to test or measure; run this "
-            "where there is an NVIDIA GPU and a CUDA build of torch (check nvidia-smi)",
-            file=sys.stderr,
-        )
-        return 1
-    machine = describe_machine()
+    has_gpu = torch.cuda.is_available()
+    machine = describe_machine() if has_gpu else {"gpu": None}
     print(json.dumps(machine, indent=2))
     context = Context(GpuTimer(), time.monotonic() + 60 * options.minutes)
-    report = run_parts({name: part for name, part in PARTS.items() if name in options.only}, context)
+    parts = {name: part if has_gpu else without_gpu for name, part in PARTS.items() if name in options.only}
+    report = run_parts(parts, context)
     options.out.write_text(json.dumps({"version": 1, "machine": machine, "parts": report}, indent=2) + "\n")
     print(f"written to {options.out}")
+    if not has_gpu:
+        print(f"nothing was tested or measured: {NO_GPU}", file=sys.stderr)
+        return 1
     return int(any(entry["status"] == "failed" for entry in report.values()))
 
 

@@ -216,6 +216,16 @@ def unroll_gather(slots: int, batch: int, steps: int) -> Workload:
     return Workload("unroll_gather", f"T{steps} B{batch} 84x84", moved, make)
 
 
+def slab_gather(blocks: int, rows: int, batch: int) -> Workload:
+    """Rows of Atari frames and what goes with them, from the GPU's own memory."""
+
+    def make(new: Maker) -> Arguments:
+        index, of_block = new.integers(blocks, batch), new.integers(rows, batch)
+        return (_fields(new, blocks, rows), index, of_block, _fields(new, batch))
+
+    return Workload("slab_gather", f"B{batch} 84x84", 2 * batch * ITEM + 16 * batch, make)
+
+
 def sample_categorical(rows: int, actions: int) -> Workload:
     """Logits and uniform numbers in, three numbers a row out."""
 
@@ -288,6 +298,7 @@ WORKLOADS = (
     unroll_append(512, 256, 20),
     unroll_gather(64, 32, 20),
     unroll_gather(512, 256, 20),
+    slab_gather(16, 64, 256),
     sample_categorical(256, 18),
     sample_categorical(65_536, 18),
     rmsprop_step(1_600_000),

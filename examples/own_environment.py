@@ -79,6 +79,7 @@ def main() -> None:
             "env.id": "Catch",  # with env_fn only a name: of the run directory, in messages
             "train.total_agent_steps": arguments.steps,
             "algo.discount": 1.0,
+            "algo.reward_scale": 1.0,  # CartPole's rewards add up to 500, this ball's to 1
             "metrics.every_seconds": 5.0,
         },
     )

@@ -49,7 +49,7 @@ def state_of(transport: InlineTransport, learner: Learner, actors: Sequence[Acto
     ]
     return nest(
         slab=transport.slab.fields,
-        inference=learner.inference.state(),
+        serving=learner.serving.state(),
         pipeline=learner.trainer.pipeline.state(),
         actors={"answered": named_groups(answered)},
         episodes={
@@ -67,7 +67,7 @@ def go_on_from(arrays: Arrays, transport: InlineTransport, learner: Learner, act
         for group in range(connection.lease.groups):
             connection.rows(group)["first"][:] = True  # as the first rows of a lease must be
             connection.ring(group)
-    learner.inference.go_on_from(part(arrays, "inference"))
+    learner.serving.go_on_from(part(arrays, "serving"))
     learner.trainer.pipeline.go_on_from(part(arrays, "pipeline"))
     for name, field in transport.slab.fields.items():
         field[...] = arrays[f"slab/{name}"]

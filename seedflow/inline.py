@@ -19,7 +19,7 @@ from seedflow.actor.start import shape_of
 from seedflow.actor.stepping import ActorLoop, GroupFault
 from seedflow.config import Config
 from seedflow.envs import env_seed, make_group
-from seedflow.errors import EnvironmentFault
+from seedflow.errors import ConfigError, EnvironmentFault
 from seedflow.exact import Actor, go_on_from, settings_of, state_of, why_not
 from seedflow.finished import PlainStatus
 from seedflow.interrupts import STOPPING, between_steps
@@ -144,7 +144,15 @@ class InlineRun:
             yield "eval", 0
 
     def _go_on_exactly(self, transport: InlineTransport, learner: Learner, actors: list[Actor]) -> None:
-        """Take up what was under way, and keep it in checkpoints from now on."""
+        """Take up what was under way, and keep it in checkpoints from now on.
+
+        Raises
+        ------
+        ConfigError
+            On a GPU, which does not give the same bits twice.
+        """
+        if learner.algorithm.learning.parameters.parameter.device.type != "cpu":
+            raise ConfigError("env.exact = true needs device=cpu: a GPU does not give the same bits twice")
         trainer = learner.trainer
         if (checkpoint := trainer.restored) is not None:
             settings, arrays = checkpoint.state.get(EXACT), checkpoint.section(EXACT)

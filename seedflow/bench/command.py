@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -60,6 +61,20 @@ def bench_train(workloads: tuple[str, ...], full: bool, as_json: bool) -> None:
         if name not in known:
             raise click.UsageError(f"No workload {name!r}; the workloads are {', '.join(known)}.")
     _show(measure(rounds=5 if full else 3, names=workloads or None), as_json)
+
+
+@bench.command(name="sweep")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the rates into this file.")
+@_full
+@_as_json
+def bench_sweep(output: Path | None, full: bool, as_json: bool) -> None:
+    """Measure one learner with 1 to 256 environments in up to 32 actor processes."""
+    from seedflow.bench import sweep
+
+    report = sweep.bench_sweep(rounds=3 if full else 1)
+    if output is not None:
+        sweep.draw(report, output)
+    click.echo(json.dumps(report) if as_json else sweep.markdown(report))
 
 
 @bench.command(name="replay")

@@ -27,7 +27,7 @@ from seedflow.envs.probe import probe_spec
 from seedflow.errors import RunFailed
 from seedflow.metrics import METRICS_FILE
 
-START_SECONDS = 120.0
+START_SECONDS = 180.0
 STOP_SECONDS = 60.0
 ROLES = {
     "seedflow.actor": "actors",
@@ -49,11 +49,21 @@ class Workload:
 
 ENDLESS = ("train.total_agent_steps=1_000_000_000", "metrics.every_seconds=0.5", "metrics.tensorboard=false")
 WORKLOADS = (
-    Workload("cartpole-64", "cartpole_vtrace", ("actor.envs_per_group=64",)),
+    Workload(
+        "cartpole-64",
+        "cartpole_vtrace",
+        ("actor.envs_per_group=64", "rollout.unroll=20", "rollout.queue=64", "train.batch=32"),
+    ),
     Workload(
         "cartpole-256",
         "cartpole_vtrace",
-        ("actor.envs_per_group=256", "inference.max_batch=512", "train.batch=64"),
+        (
+            "actor.envs_per_group=256",
+            "inference.max_batch=512",
+            "rollout.unroll=20",
+            "rollout.queue=128",
+            "train.batch=64",
+        ),
     ),
     Workload("synthetic", "synthetic_vtrace"),
     Workload("pong", "pong_vtrace", ("rpc.path=auto", "eval.every=0")),
@@ -79,7 +89,7 @@ def measure(workload: Workload, seconds: float) -> Figures:
         that the run reaches; CPU microseconds per step by process and by loop of the learner; idle cores.
     """
     config = load_config(workload.config, [*workload.overrides, *ENDLESS])
-    with _running(workload) as (process, metrics):
+    with _running(workload, config.actor.count) as (process, metrics):
         before = metrics.next_record()
         cpu_before, begin = cpu_seconds_by_process(process.pid), time.monotonic()
         after = before
@@ -93,7 +103,8 @@ def measure(workload: Workload, seconds: float) -> Figures:
     cost = {f"{role} us_per_step": 1e6 * cpu / steps for role, cpu in used.items()}
     for loop in ("inference", "prefetch", "training"):
         name = f"cpu/{loop}_seconds"
-        cost[f"{loop} loop us_per_step"] = 1e6 * (after[name] - before[name]) / steps
+        if name in after:
+            cost[f"{loop} loop us_per_step"] = 1e6 * (after[name] - before[name]) / steps
     total = sum(used.values())
     batch = max(1, round(after["inference/batch_size"]))
     bound = measure_bound(config, probe_spec(config.env), batch, min(2.0, seconds))
@@ -143,18 +154,30 @@ class _MetricsFile:
                 )
             time.sleep(0.005)
 
-    def await_training(self) -> None:
-        """Wait until the run trains and its rates have settled: a few seconds after the first updates."""
+    def await_training(self, actors: int) -> None:
+        """Wait until all actors are there and the rates have settled: a few seconds after the first updates.
+
+        Raises
+        ------
+        RunFailed
+            If that takes too long.
+        """
+        deadline = time.monotonic() + START_SECONDS
         record = self.next_record()
-        while not record.get("train/updates"):
+        while not record.get("train/updates") or record["lease/active"] < actors:
             record = self.next_record()
+            if time.monotonic() > deadline:
+                raise RunFailed(
+                    f"the benchmark's run has {record['lease/active']:g} of {actors} actors and "
+                    f"{record.get('train/updates', 0):g} updates after {START_SECONDS:g} s"
+                )
         begin = record["time/seconds"]
         while record["time/seconds"] < begin + 3.0 or "cpu/training_seconds" not in record:
             record = self.next_record()
 
 
 @contextmanager
-def _running(workload: Workload) -> Iterator[tuple[subprocess.Popen[bytes], _MetricsFile]]:
+def _running(workload: Workload, actors: int) -> Iterator[tuple[subprocess.Popen[bytes], _MetricsFile]]:
     with tempfile.TemporaryDirectory(prefix="seedflow-bench-") as scratch:
         run_dir, log = Path(scratch) / "run", Path(scratch) / "log"
         command = [
@@ -170,7 +193,7 @@ def _running(workload: Workload) -> Iterator[tuple[subprocess.Popen[bytes], _Met
             process = subprocess.Popen([*command, "--run-dir", str(run_dir)], stdout=output, stderr=output)
         try:
             metrics = _MetricsFile(run_dir / METRICS_FILE, process, log)
-            metrics.await_training()
+            metrics.await_training(actors)
             yield process, metrics
         finally:
             process.send_signal(signal.SIGTERM)

@@ -103,7 +103,7 @@ class NullLearner:
         self.control.hold(leases)
         staged = self._staging.load(groups)
         size = len(staged.host["first"])
-        self._staging.store_actions(groups, self._actions[:size])
+        self._staging.store_actions(groups, self._actions[:size].numpy())
         for p in pending:
             self.control.reply(p.lease.id, p.group)
         self.control.release(leases)
@@ -145,7 +145,8 @@ def measure(workload: Workload, path: str, actors: int, seconds: float) -> Figur
             gateway.start()
         endpoint = Endpoint(str(learner.control.path), None if gateway is None else gateway.address)
         processes = [
-            stack.enter_context(_actor(workload, endpoint, token, path, index)) for index in range(actors)
+            stack.enter_context(actor_process(workload, endpoint, token, path, index))
+            for index in range(actors)
         ]
         _await_all(learner, processes)
         learner.serve(min(1.0, seconds))
@@ -211,9 +212,10 @@ def bench_transport(rounds: int = 5, seconds: float = 3.0, actors: int = 1) -> d
 
 
 @contextmanager
-def _actor(
+def actor_process(
     workload: Workload, endpoint: Endpoint, token: str, path: str, index: int
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """An actor whose environments cost one copy, see `seedflow.bench.transport_actor`."""
     start = {
         "endpoint": endpoint.to_json(),
         "token": token,

@@ -81,6 +81,9 @@ class InferenceConfig(Section):
     min_batch: PositiveInt = Field(1, description="environments to wait for, up to the deadline")
     deadline_ms: NonNegative = Field(0.0, description="longest wait for min_batch")
     torch_threads: PositiveInt = Field(1, description="threads of the inference loop")
+    cuda_graphs: bool = Field(
+        True, description="on a GPU: capture what a batch does in one CUDA graph for each size of batch"
+    )
     lease_seconds: PositiveFloat = Field(30.0, description="a lease without heartbeat expires")
 
 
@@ -122,6 +125,10 @@ class NetworkConfig(Section):
     inputs: tuple[Literal["previous_action", "previous_reward"], ...] = Field(
         (), description="concatenated to the features before the core"
     )
+    autocast: Literal["none", "bfloat16"] = Field(
+        "none", description="bfloat16: matrix products and convolutions in it, acting and training alike"
+    )
+    compile: bool = Field(False, description="by torch.compile, when it first runs, which takes a while")
 
 
 class VTraceConfig(Section):

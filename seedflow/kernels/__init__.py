@@ -16,6 +16,7 @@ several threads at once. Kernels compile at their first call, never at import.
 `recurrent_scatter`    the batch's new core states back into the tables
 `unroll_append`        one index of many unrolls into their slots
 `unroll_gather`        a time-major batch out of slots
+`slab_gather`          rows of the slab into a batch, from pinned memory where that is on a GPU
 `sum_tree_set`         values of a sum tree, by which `sum_tree_sample` draws
 =====================  ===========================================================================
 """
@@ -26,6 +27,7 @@ from seedflow.kernels.r2d2_loss import R2D2_LOSS_TERMS, R2D2Loss, r2d2_loss
 from seedflow.kernels.recurrent import recurrent_gather, recurrent_scatter
 from seedflow.kernels.returns import GaeReturns, gae, n_step
 from seedflow.kernels.sample import CategoricalSample, sample_categorical
+from seedflow.kernels.slab import slab_gather
 from seedflow.kernels.sum_tree import (
     SumTreeSample,
     sum_tree_leaves,
@@ -57,6 +59,7 @@ __all__ = [
     "recurrent_scatter",
     "rmsprop_step",
     "sample_categorical",
+    "slab_gather",
     "sum_tree_leaves",
     "sum_tree_min",
     "sum_tree_new",

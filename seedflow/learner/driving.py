@@ -125,7 +125,14 @@ class OneProcess(DrivenLearner):
 class TwoProcesses(DrivenLearner):
     """Inference as a thread of this process, prefetch and training in a child."""
 
-    def __init__(self, start: LearnerStart, control: ControlServer, report: Report, silent: Silent) -> None:
+    def __init__(
+        self,
+        start: LearnerStart,
+        control: ControlServer,
+        report: Report,
+        silent: Silent,
+        stopped: Callable[[], bool],
+    ) -> None:
         config, spec = start.config, start.spec
         with ExitStack() as stack:
             algorithm = make_algorithm(config, spec)
@@ -146,7 +153,7 @@ class TwoProcesses(DrivenLearner):
                 )
             )
             self._serving = serving = Serving(config, algorithm, shared, control, report, silent)
-            self.attempt = self._training.await_ready()
+            self.attempt = self._training.await_ready(stopped)
             # The checkpoint is the other process's, which does not act: go on with a stream of its own.
             seed = torch_seed(config.seed, "sampling", self.attempt)
             algorithm.acting.generator.manual_seed(seed)
@@ -182,7 +189,11 @@ class TwoProcesses(DrivenLearner):
 
 
 def make_learner(
-    start: LearnerStart, control: ControlServer, report: Report, silent: Silent
+    start: LearnerStart,
+    control: ControlServer,
+    report: Report,
+    silent: Silent,
+    stopped: Callable[[], bool],
 ) -> DrivenLearner:
     """The learner as `train.runs_in` wants it.
 
@@ -209,7 +220,9 @@ def make_learner(
         raise ConfigError(
             "train.runs_in = 'process' is for learners on a CPU, this one has a GPU; use train.runs_in=thread"
         )
-    return (TwoProcesses if separate else OneProcess)(start, control, report, silent)
+    if separate:
+        return TwoProcesses(start, control, report, silent, stopped)
+    return OneProcess(start, control, report, silent)
 
 
 def training_threads(config: Config) -> int:

@@ -1,6 +1,7 @@
 """The inference loop: central batched inference for every environment of the run.
 
-It alone changes the state table, the experience being recorded and the leases. One pass of `step`:
+It alone changes the state table, the experience being recorded and the leases. What a batch does with arrays
+is a `seedflow.learner.forward.Forward`. One pass of `step`:
 
 1. take in what the transport reports: leases that open or close, groups that have rung;
 2. take the groups of the next batch, as many as fit and have free unroll slots;
@@ -13,29 +14,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from seedflow.algos import Acting, ActingInput
 from seedflow.config import Config
 from seedflow.learner.batcher import Batcher, PendingGroup
 from seedflow.learner.evaluation import EvaluationRounds
+from seedflow.learner.forward import Forward, HostRows, ServedBatch
 from seedflow.learner.progress import Progress
 from seedflow.learner.recording import Recorder
-from seedflow.learner.staging import Group, Staging
-from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics
 from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.nested import Arrays, nest, part
-from seedflow.rollout import StateTable
-from seedflow.rollout.state_table import zeros
-from seedflow.rollout.storage import VERSION
 from seedflow.rpc.leases import Lease
-from seedflow.rpc.slab import REPLY_SCALARS
 from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
 
 FAULT_METRICS = {"raised": "actor/faults", "hung": "actor/hangs", "crashed": "actor/crashes"}
@@ -49,14 +41,10 @@ class InferenceLoop:
     ----------
     transport
         Where groups ring.
-    acting
-        The algorithm's acting half.
-    weights
-        Newest published weights.
-    states, recorder
-        State table, and what writes down what the environments do.
-    device
-        Where the network acts.
+    forward
+        What a batch does with arrays.
+    recorder
+        What writes down what the environments do.
     progress, metrics, config
         Counters, where measurements go, and the run's config.
     report
@@ -68,19 +56,15 @@ class InferenceLoop:
     def __init__(
         self,
         transport: LearnerTransport,
-        acting: Acting,
-        weights: PinnedNetworks,
-        states: StateTable,
+        forward: Forward,
         recorder: Recorder,
-        device: torch.device,
         progress: Progress,
         metrics: Metrics,
         config: Config,
         report: Callable[[str], None],
         silent: Callable[[Lease], None],
     ) -> None:
-        self._transport, self._acting, self._weights = transport, acting, weights
-        self._states, self._recorder, self._device = states, recorder, device
+        self._transport, self._forward, self._recorder = transport, forward, recorder
         self._progress, self._metrics, self._report = progress, metrics, report
         self._silent = silent
         for name in (*FAULT_METRICS.values(), MASKED):
@@ -90,12 +74,6 @@ class InferenceLoop:
         slab = transport.slab
         self._group_rows, self._block_rows = slab.layout.envs, slab.layout.rows
         rows = slab.blocks * self._block_rows
-        self._staging = Staging(slab, settings.max_batch, device)
-        self._output = {
-            spec.name: zeros(spec, (settings.max_batch,), device)
-            for spec in (*REPLY_SCALARS, VERSION, *acting.record_specs)
-        }
-        recorder.attach(self._staging, self._output)
         self._free = recorder.take_back()
         self._batch_rows = np.arange(settings.max_batch)
         self._episodes = EpisodeStatistics(rows)
@@ -147,7 +125,6 @@ class InferenceLoop:
     def state(self) -> Arrays:
         """Between two steps: what the loop owns, see `seedflow.nested`."""
         return nest(
-            states=self._states.state(),
             recorder=self._recorder.state(),
             episodes=self._episodes.state(),
             evaluation=self._evaluation.state(),
@@ -165,7 +142,6 @@ class InferenceLoop:
                     pending = PendingGroup(lease, group, time.monotonic())
                     rung[tuple(named_groups([pending])[0].tolist())] = pending
         for name, owner in (
-            ("states", self._states),
             ("recorder", self._recorder),
             ("episodes", self._episodes),
             ("evaluation", self._evaluation),
@@ -238,39 +214,18 @@ class InferenceLoop:
             self._metrics.add("inference/wait_slots_seconds", now - self._starved_since)
         self._starved_since = now if starved else None
 
-    @torch.inference_mode()
     def _serve(self, groups: list[PendingGroup]) -> None:
         places = [(p.lease.block, p.group, p.lease.envs) for p in groups]
-        staged = self._staging.load(places)
-        row_index = np.concatenate([self._rows_of[p.lease.id, p.group] for p in groups])
-        rows = torch.from_numpy(row_index).to(self._device)
-        state = self._states.gather(rows, staged.tensors["first"])
-
+        rows = np.concatenate([self._rows_of[p.lease.id, p.group] for p in groups])
         evaluating = self._evaluating(groups)
-        chosen, train_rows = self._batch_rows[: len(row_index)], row_index
-        if evaluating is not None:
-            chosen = np.flatnonzero(~evaluating)
-            train_rows = row_index[chosen]
-        self._recorder.begin(train_rows, chosen, state)
-
-        network, version = self._weights.pin()
-        greedy = None
-        if evaluating is not None and self._greedy_evaluation:
-            greedy = torch.from_numpy(evaluating).to(self._device)
-        env_ids = torch.from_numpy(self._env_ids[row_index]).to(self._device)
-        inputs = ActingInput(
-            staged.observation, staged.tensors["reward"], staged.tensors["first"], greedy, env_ids
-        )
-        output = self._acting.act(network, inputs, state)
-        self._states.scatter(rows, output.state)
-        self._output[VERSION.name].fill_(version)
-        for name, value in {"action": output.action, **output.record}.items():
-            self._output[name][: len(row_index)].copy_(value)
-        self._recorder.end()
-
-        self._reply(groups, places, output.action)
-        self._recorder.hand_over()
-        self._count(row_index, evaluating, staged.host)
+        trained = self._batch_rows[: len(rows)] if evaluating is None else np.flatnonzero(~evaluating)
+        greedy = evaluating if self._greedy_evaluation else None
+        batch = ServedBatch(places, rows, trained, greedy, self._env_ids[rows])
+        host = self._forward.run(batch)
+        self._forward.store_actions(batch)
+        self._reply(groups)
+        self._forward.hand_over()
+        self._count(rows, evaluating, host)
 
     def _evaluating(self, groups: list[PendingGroup]) -> NDArray[np.bool_] | None:
         """Which rows of a batch are evaluation environments; None if it has none."""
@@ -278,8 +233,7 @@ class InferenceLoop:
             return None
         return np.repeat([p.lease.role == "eval" for p in groups], [p.lease.envs for p in groups])
 
-    def _reply(self, groups: list[PendingGroup], places: list[Group], action: Tensor) -> None:
-        self._staging.store_actions(places, action)
+    def _reply(self, groups: list[PendingGroup]) -> None:
         now = time.monotonic()
         for pending in groups:
             self._transport.reply(pending.lease.id, pending.group)
@@ -289,7 +243,7 @@ class InferenceLoop:
         self,
         rows: NDArray[np.int64],
         evaluating: NDArray[np.bool_] | None,
-        host: dict[str, NDArray[Any]],
+        host: HostRows,
     ) -> None:
         self._metrics.observe("inference/batch_size", float(len(rows)))
         first, reward, frames = host["first"], host["reward"], host["frames"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from seedflow.algos import make_algorithm
 from seedflow.config import Config
 from seedflow.learner.arena import Arena
+from seedflow.learner.backend import Backend
 from seedflow.learner.serving import Serving
 from seedflow.learner.shared import Shared
 from seedflow.learner.trainer import Trainer
@@ -38,6 +39,8 @@ class Learner:
         Called with a line about something that a person should know.
     silent
         Called with the lease of an actor of which nothing was heard for too long.
+    backend
+        Makes what depends on the device; by default that of the config's.
 
     Attributes
     ----------
@@ -45,6 +48,8 @@ class Learner:
         The halves.
     inference, prefetch, training
         Their loops.
+    shared
+        What they share.
     progress
         The run's counters.
     """
@@ -57,15 +62,16 @@ class Learner:
         run_dir: Path,
         report: Callable[[str], None],
         silent: Callable[[Lease], None] = lambda lease: None,
+        backend: Backend | None = None,
     ) -> None:
         self.config, self.report = config, report
         self.algorithm = make_algorithm(config, spec)
         device = self.algorithm.learning.parameters.parameter.device
-        self._shared = Shared(config, spec, self.algorithm, Arena(device))
-        self.progress = self._shared.progress
+        self.shared = Shared(config, spec, self.algorithm, Arena(device), backend)
+        self.progress = self.shared.progress
         with ExitStack() as undo:
-            undo.callback(self._shared.close)
-            shared, algorithm = self._shared, self.algorithm
+            undo.callback(self.shared.close)
+            shared, algorithm = self.shared, self.algorithm
             self.trainer = Trainer(config, spec, algorithm, shared, run_dir, transport.wake, report)
             undo.callback(self.trainer.close)
             self.serving = Serving(config, algorithm, shared, transport, report, silent)
@@ -106,4 +112,4 @@ class Learner:
     def close(self) -> None:
         """Release rings, locks and checkpoints; the loops have ended before."""
         self.trainer.close()
-        self._shared.close()
+        self.shared.close()

@@ -5,8 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import torch
+
 from seedflow.algos import ReplayLearning, UnrollLearning
 from seedflow.config import Config
+from seedflow.learner.arena import Arena
+from seedflow.learner.backend import Backend
 from seedflow.learner.prefetch import PrefetchLoop
 from seedflow.learner.sequences import ReplayBatch, ReplayPrefetch
 from seedflow.learner.shared import Shared, Unrolls
@@ -33,9 +37,11 @@ class Pipeline(ABC):
     prefetch: PrefetchLoop | ReplayPrefetch
     training: TrainingLoop
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, backend: Backend) -> None:
         self.count = config.rollout.prefetch + 1
-        self.filled, self.empty = IndexRing(self.count), IndexRing(self.count)
+        own = Arena(torch.device("cpu"))
+        self.filled = backend.ring(own, self.count, "prefetch", "training")
+        self.empty = backend.ring(own, self.count, "training", "prefetch")
         self.empty.put(range(self.count))
 
     @property
@@ -93,7 +99,7 @@ class UnrollPipeline(Pipeline):
         metrics: Metrics,
         freed: Callable[[], None],
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, shared.backend)
         self._unrolls = unrolls
         storage, batch = unrolls.storage, config.train.batch
         self.batches: list[UnrollBatch] = [storage.new_batch(batch) for _ in range(self.count)]
@@ -106,6 +112,7 @@ class UnrollPipeline(Pipeline):
             self.filled,
             self.empty,
             freed,
+            shared.backend.stream("prefetch"),
         )
         self.training = UnrollTraining(
             learning,
@@ -116,6 +123,7 @@ class UnrollPipeline(Pipeline):
             shared.progress,
             metrics,
             config.train,
+            shared.backend.stream("training"),
         )
 
     @property
@@ -155,13 +163,20 @@ class ReplayPipeline(Pipeline):
         freed: Callable[[], None],
         report: Callable[[str], None],
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, shared.backend)
         self._arrivals, spec, batch = arrivals, arrivals.spec, config.train.batch
         self.replay = Replay(spec, config.replay, config.seed, batch=batch, report=report)
         self.batches = [ReplayBatch(spec, batch, shared.device) for _ in range(self.count)]
         self._inserting = InsertLoop(arrivals, self.replay, learning.new_priorities(spec), freed)
         self.prefetch = ReplayPrefetch(
-            self._inserting, arrivals, self.replay, self.batches, self.filled, self.empty, metrics
+            self._inserting,
+            arrivals,
+            self.replay,
+            self.batches,
+            self.filled,
+            self.empty,
+            metrics,
+            shared.backend.stream("prefetch"),
         )
         self.training = ReplayTraining(
             learning,
@@ -173,6 +188,7 @@ class ReplayPipeline(Pipeline):
             shared.progress,
             metrics,
             config.train,
+            shared.backend.stream("training"),
         )
         self._counted = (0.0, 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seedflow.learner.streams import Stream
 from seedflow.rollout import IndexRing, UnrollStorage
 from seedflow.rollout.storage import UnrollBatch
 
@@ -25,6 +26,8 @@ class PrefetchLoop:
         Rings of batch indices to and from the training loop.
     slots_freed
         Called after slots went onto `freed`: inference may be waiting for them.
+    stream
+        Where batches are gathered.
     """
 
     def __init__(
@@ -37,11 +40,12 @@ class PrefetchLoop:
         filled: IndexRing,
         empty: IndexRing,
         slots_freed: Callable[[], None],
+        stream: Stream,
     ) -> None:
         self._storage, self._batch = storage, batch
         self._unrolls, self._freed = unrolls, freed
         self._batches, self._filled, self._empty = batches, filled, empty
-        self._slots_freed = slots_freed
+        self._slots_freed, self._stream = slots_freed, stream
 
     def step(self) -> bool:
         """Assemble one batch if there are unrolls and room for it; returns whether it did."""
@@ -49,7 +53,7 @@ class PrefetchLoop:
             return False
         slots = self._unrolls.take(self._batch)
         (index,) = self._empty.take(1)
-        self._storage.gather(slots, self._batches[index])
+        self._stream.submit(lambda: self._storage.gather(slots, self._batches[index]))
         self._freed.put(slots)
         self._slots_freed()
         self._filled.put([index])

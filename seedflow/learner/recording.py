@@ -19,7 +19,7 @@ from seedflow.learner.staging import Staging
 from seedflow.nested import Arrays, nest, part
 from seedflow.replay.arrival import Arrivals
 from seedflow.rollout import IndexRing, SlotPool, UnrollStorage
-from seedflow.rollout.slots import Placement
+from seedflow.rollout.slots import Completion, Placement
 from seedflow.rollout.storage import UnrollWriter
 
 Rows = NDArray[np.int64]
@@ -100,14 +100,14 @@ class UnrollRecorder(Recorder):
     _write_outputs: UnrollWriter
 
     def __init__(self, rows: int, storage: UnrollStorage, unrolls: IndexRing, freed: IndexRing) -> None:
-        self._storage, self._unrolls, self._freed = storage, unrolls, freed
-        slots = next(iter(storage.fields.values())).shape[0]
-        self._pool = SlotPool(rows, slots, storage.unroll)
+        self.storage = storage
+        self._unrolls, self._freed = unrolls, freed
+        self._pool = SlotPool(rows, storage.slots, storage.unroll)
         self._open: tuple[Rows, Rows, Sequence[Tensor], Placement] | None = None
 
     def attach(self, staging: Staging, outputs: Mapping[str, Tensor]) -> None:
-        self._write_inputs = self._storage.writer(staging.recorded)
-        self._write_outputs = self._storage.writer(outputs)
+        self._write_inputs = self.storage.writer(staging.recorded)
+        self._write_outputs = self.storage.writer(outputs)
 
     def take_back(self) -> int:
         self._pool.put_back(self._freed.take(self._freed.capacity))
@@ -118,7 +118,7 @@ class UnrollRecorder(Recorder):
 
     def begin(self, rows: Rows, chosen: Rows, state: Sequence[Tensor]) -> None:
         placement = self._pool.place(rows)
-        self._storage.begin(placement, state, chosen)
+        self.storage.begin(placement, state, chosen)
         self._write_inputs(placement, chosen)
         self._open = rows, chosen, state, placement
 
@@ -131,7 +131,15 @@ class UnrollRecorder(Recorder):
         assert self._open is not None
         rows, chosen, state, _ = self._open
         completion = self._pool.advance(rows)
-        self._storage.carry(completion, state, chosen)
+        self.storage.carry(completion, state, chosen)
+        self.announce(completion)
+
+    def plan(self, rows: Rows) -> tuple[Placement, Completion]:
+        """Where the next index of each of `rows` goes, and what it completes, for who writes it himself."""
+        return self._pool.place(rows), self._pool.advance(rows)
+
+    def announce(self, completion: Completion) -> None:
+        """Hand on what a planned index has completed, once its writing was submitted."""
         if len(completion.ready):
             self._unrolls.put(completion.ready.tolist())
 
@@ -141,7 +149,7 @@ class UnrollRecorder(Recorder):
     def state(self) -> Arrays:
         return nest(
             pool=self._pool.state(),
-            storage=self._storage.state_arrays(),
+            storage=self.storage.state_arrays(),
             unrolls=self._unrolls.state(),
             freed=self._freed.state(),
         )
@@ -149,7 +157,7 @@ class UnrollRecorder(Recorder):
     def go_on_from(self, arrays: Arrays) -> None:
         for name, owner in (
             ("pool", self._pool),
-            ("storage", self._storage),
+            ("storage", self.storage),
             ("unrolls", self._unrolls),
             ("freed", self._freed),
         ):

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import torch
 
+from seedflow.learner.streams import Stream
 from seedflow.metrics import Metrics
 from seedflow.replay.arrival import Arrivals, InsertLoop
 from seedflow.replay.layout import ReplaySpec
@@ -80,6 +81,8 @@ class ReplayPrefetch:
         The batches, and the rings of their indices to and from the training loop.
     metrics
         Where measurements go.
+    stream
+        Where batches go to the device.
     """
 
     def __init__(
@@ -91,10 +94,11 @@ class ReplayPrefetch:
         filled: IndexRing,
         empty: IndexRing,
         metrics: Metrics,
+        stream: Stream,
     ) -> None:
         self._inserting, self._arrivals, self._replay = inserting, arrivals, replay
         self._batches, self._filled, self._empty = batches, filled, empty
-        self._metrics = metrics
+        self._metrics, self._stream = metrics, stream
         self._index: int | None = None  # of a batch that is still to be sampled
         self._looked_at = time.monotonic()
         self._held_up = {WAIT_INSERT: False, WAIT_SAMPLE: False}
@@ -127,7 +131,7 @@ class ReplayPrefetch:
         sample = self._replay.sample(batch.decoded)
         if isinstance(sample, NotYet):
             return False
-        batch.take(sample)
+        self._stream.submit(lambda: batch.take(sample))
         self._filled.put([self._index])
         self._index = None
         return True

@@ -9,9 +9,9 @@ from seedflow.config import Config
 from seedflow.learner.inference import InferenceLoop
 from seedflow.learner.recording import ChunkRecorder, Recorder, UnrollRecorder
 from seedflow.learner.shared import Shared
-from seedflow.learner.weights import PinnedNetworks
 from seedflow.metrics import Metrics, Rate
 from seedflow.metrics.bottleneck import IDLE, STARVED
+from seedflow.nested import Arrays, nest, part
 from seedflow.replay.arrival import Arrivals
 from seedflow.rollout import StateTable, UnrollStorage
 from seedflow.rpc.leases import Lease
@@ -64,13 +64,20 @@ class Serving:
         ]
         rows = transport.slab.blocks * transport.slab.layout.rows
         self._recorder = _recorder(config, shared, rows, report)
+        self._states = StateTable(algorithm.state_specs, rows, shared.device)
+        forward = shared.backend.forward(
+            transport.slab,
+            config,
+            algorithm.acting,
+            shared.weights.networks(algorithm.learning.network),
+            self._states,
+            self._recorder,
+            report,
+        )
         self.inference = InferenceLoop(
             transport,
-            algorithm.acting,
-            PinnedNetworks(algorithm.learning.network, shared.weights),
-            StateTable(algorithm.state_specs, rows, shared.device),
+            forward,
             self._recorder,
-            shared.device,
             shared.progress,
             self.metrics,
             config,
@@ -81,6 +88,15 @@ class Serving:
     def wake(self) -> None:
         """Make the loop look up, to see that it shall stop."""
         self._transport.wake()
+
+    def state(self) -> Arrays:
+        """Between two steps of the loop: what it owns, see `seedflow.nested`."""
+        return nest(states=self._states.state(), inference=self.inference.state())
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Take back what `state` gave; every group of every actor has rung, and nothing was served."""
+        self._states.go_on_from(part(arrays, "states"))
+        self.inference.go_on_from(part(arrays, "inference"))
 
     def measure(self, trained: dict[str, float]) -> dict[str, float]:
         """Everything measured since the last call, by metric name; `trained` is what the trainer measured."""

@@ -13,7 +13,7 @@ from seedflow.learner.driving import DrivenLearner, make_learner
 from seedflow.learner.leases import lease_table
 from seedflow.learner.progress import Progress
 from seedflow.learner.start import LearnerStart
-from seedflow.learner.training_process import TrainingFailed
+from seedflow.learner.training_process import StartStopped, TrainingFailed
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
 from seedflow.private import private_directory
 from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, failure
@@ -79,7 +79,12 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             stack.enter_context(gateway)
             gateway.start()
         try:
-            learner = stack.enter_context(make_learner(start, control, note, silent))
+            learner = stack.enter_context(
+                make_learner(start, control, note, silent, channel.stop_requested.is_set)
+            )
+        except StartStopped:
+            channel.send({"kind": "done", "reason": "stopped"})
+            return EXIT_DONE
         except SeedflowError as error:
             failed = error.failed if isinstance(error, TrainingFailed) else failure(error, retryable=False)
             channel.send(failed)

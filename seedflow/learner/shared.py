@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from seedflow.algos import Algorithm, ReplayLearning
 from seedflow.config import Config
 from seedflow.learner.arena import Arena
+from seedflow.learner.backend import Backend, make_backend
 from seedflow.learner.leases import slab_rows
 from seedflow.learner.progress import Progress
-from seedflow.learner.weights import PublishedWeights
 from seedflow.replay.arrival import Arrivals
 from seedflow.replay.layout import ReplaySpec
 from seedflow.rollout import IndexRing, UnrollStorage
@@ -55,9 +55,13 @@ class Shared:
         What acts and learns.
     arena
         Where the memory comes from.
+    backend
+        Makes what depends on the device; by default that of the arena's.
 
     Attributes
     ----------
+    backend
+        The same.
     experience
         From inference to prefetch: unroll slots, or for an algorithm with a replay the chunk buffers.
     weights
@@ -66,7 +70,15 @@ class Shared:
         The run's counters.
     """
 
-    def __init__(self, config: Config, spec: EnvSpec, algorithm: Algorithm, arena: Arena) -> None:
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        algorithm: Algorithm,
+        arena: Arena,
+        backend: Backend | None = None,
+    ) -> None:
+        self.backend = backend = make_backend(arena.device) if backend is None else backend
         self._arena = arena
         self.device = arena.device
         self.experience: Unrolls | Arrivals
@@ -81,14 +93,17 @@ class Shared:
                 arena.device,
                 arena.zeros,
             )
-            self.experience = Unrolls(storage, arena.ring(config.slots), arena.ring(config.slots))
-        self.weights = PublishedWeights(arena, algorithm.learning.parameters.parameter.numel())
+            finished = backend.ring(arena, config.slots, "inference", "prefetch")
+            freed = backend.ring(arena, config.slots, "prefetch", "inference")
+            self.experience = Unrolls(storage, finished, freed)
+        self.weights = backend.weights(arena, algorithm.learning.parameters.parameter.numel())
         self.progress = Progress(arena.counters(Progress.CELLS))
 
     def close(self) -> None:
         """Release rings and locks; the loops have ended before."""
         self.experience.close()
         self.weights.close()
+        self.backend.close()
         self._arena.close()
 
 

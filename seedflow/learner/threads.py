@@ -49,7 +49,13 @@ def serving_loop(serving: Serving, torch_threads: int) -> Loop:
 
 
 def training_loops(trainer: Trainer, torch_threads: int) -> list[Loop]:
-    """Prefetch and training."""
+    """Prefetch and training, as one loop that does both in turn or as two that overlap.
+
+    To fetch a batch of unrolls within the CPU's memory is quick beside training on it: two threads would lose
+    more by passing the interpreter lock to and fro than they could win.
+    """
+    if trainer.fetches_quickly:
+        return [Loop("training", trainer.fetch_and_train, trainer.prefetch.wait, torch_threads)]
     return [
         Loop("prefetch", trainer.prefetch.step, trainer.prefetch.wait, 1),
         Loop("training", trainer.train, trainer.training.wait, torch_threads),

@@ -15,7 +15,7 @@ from seedflow.checkpoints import BackgroundSave
 from seedflow.config import Config
 from seedflow.errors import CheckpointConflict, CheckpointError
 from seedflow.learner.checkpoint import Checkpoint, CheckpointStore, ReplayWanted
-from seedflow.learner.pipelines import ReplayPipeline, make_pipeline
+from seedflow.learner.pipelines import ReplayPipeline, UnrollPipeline, make_pipeline
 from seedflow.learner.shared import Shared
 from seedflow.metrics import Metrics
 from seedflow.nested import Arrays
@@ -87,6 +87,7 @@ class Trainer:
         self.pipeline = make_pipeline(config, algorithm.learning, shared, self.metrics, buffers_freed, report)
         self.prefetch, self.training = self.pipeline.prefetch, self.pipeline.training
         self._saving = BackgroundSave()
+        self._stream = shared.backend.stream("training")
         self._saved_at = time.monotonic()
         self._publish()
 
@@ -104,6 +105,16 @@ class Trainer:
         if trained:
             self.save_if_due()
         return trained
+
+    @property
+    def fetches_quickly(self) -> bool:
+        """Whether a batch is but a copy within the CPU's memory."""
+        return isinstance(self.pipeline, UnrollPipeline) and self._shared.device.type == "cpu"
+
+    def fetch_and_train(self) -> bool:
+        """One step of either loop; returns whether there was anything to do."""
+        fetched = self.prefetch.step()
+        return self.train() or fetched
 
     def save_if_due(self) -> None:
         """Save a checkpoint when `checkpoint.every_seconds` have passed since the last one.
@@ -150,6 +161,10 @@ class Trainer:
 
     def _prepared(self) -> Callable[[], int]:
         """A save of what is there now, whatever happens to it until it is written."""
+        with self._stream.scope():
+            return self._copied()
+
+    def _copied(self) -> Callable[[], int]:
         learning = self._algorithm.learning
         tensors = {f"weights/{k}": v for k, v in learning.network.state_dict().items()}
         tensors |= {f"learning/{k}": v for k, v in learning.tensors().items()}
@@ -207,10 +222,10 @@ class Trainer:
             self.report(f"skipped {reason}")
         learning, progress = self._algorithm.learning, self._shared.progress
         check_weights(checkpoint, learning.network.state_dict())
-        with torch.no_grad():
+        with self._stream.scope(), torch.no_grad():
             for name, value in learning.network.state_dict().items():
                 value.copy_(checkpoint.tensors[f"weights/{name}"])
-        learning.restore(checkpoint.section("learning"))
+            learning.restore(checkpoint.section("learning"))
         if self._acts_here and SAMPLING in checkpoint.tensors:
             self._algorithm.acting.generator.set_state(checkpoint.tensors[SAMPLING])
         if isinstance(pipeline, ReplayPipeline) and checkpoint.replay is not None:

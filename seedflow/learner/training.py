@@ -13,7 +13,8 @@ from seedflow.algos import Learning, ReplayLearning, UnrollLearning
 from seedflow.config import TrainConfig
 from seedflow.learner.progress import Progress
 from seedflow.learner.sequences import ReplayBatch
-from seedflow.learner.weights import PublishedWeights
+from seedflow.learner.streams import Stream
+from seedflow.learner.weights import Weights
 from seedflow.metrics import Metrics
 from seedflow.replay.replay import Replay
 from seedflow.rollout import IndexRing
@@ -40,21 +41,25 @@ class TrainingLoop(ABC):
         Rings of the indices of batches, from and to the prefetch loop.
     progress, metrics, config
         Counters, where measurements go, and the `train` section.
+    stream
+        Where the work of training goes.
     """
 
     def __init__(
         self,
         learning: Learning,
-        weights: PublishedWeights,
+        weights: Weights,
         filled: IndexRing,
         empty: IndexRing,
         progress: Progress,
         metrics: Metrics,
         config: TrainConfig,
+        stream: Stream,
     ) -> None:
         self._parameters, self._weights = learning.parameters, weights
         self._filled, self._empty = filled, empty
         self._progress, self._metrics, self._config = progress, metrics, config
+        self._stream = stream
 
     @abstractmethod
     def _update(self, index: int) -> Trained:
@@ -74,6 +79,11 @@ class TrainingLoop(ABC):
         taken = self._filled.take(1)
         if not taken:
             return False
+        with self._stream.scope():
+            self._train(taken)
+        return True
+
+    def _train(self, taken: list[int]) -> None:
         trained = self._update(taken[0])
         self._empty.put(taken)
         self._progress.updates += 1
@@ -82,7 +92,6 @@ class TrainingLoop(ABC):
             self._weights.publish(self._parameters.parameter, self._progress.updates)
         for name, value in trained.measured.items():
             self._metrics.observe(name, value)
-        return True
 
     def wait(self, timeout: float) -> None:
         """Wait for a batch."""
@@ -106,14 +115,15 @@ class UnrollTraining(TrainingLoop):
         self,
         learning: UnrollLearning,
         batches: list[UnrollBatch],
-        weights: PublishedWeights,
+        weights: Weights,
         filled: IndexRing,
         empty: IndexRing,
         progress: Progress,
         metrics: Metrics,
         config: TrainConfig,
+        stream: Stream,
     ) -> None:
-        super().__init__(learning, weights, filled, empty, progress, metrics, config)
+        super().__init__(learning, weights, filled, empty, progress, metrics, config, stream)
         self._learning, self._batches = learning, batches
 
     def _update(self, index: int) -> Trained:
@@ -145,14 +155,15 @@ class ReplayTraining(TrainingLoop):
         learning: ReplayLearning,
         batches: list[ReplayBatch],
         replay: Replay,
-        weights: PublishedWeights,
+        weights: Weights,
         filled: IndexRing,
         empty: IndexRing,
         progress: Progress,
         metrics: Metrics,
         config: TrainConfig,
+        stream: Stream,
     ) -> None:
-        super().__init__(learning, weights, filled, empty, progress, metrics, config)
+        super().__init__(learning, weights, filled, empty, progress, metrics, config, stream)
         self._learning, self._batches, self._replay = learning, batches, replay
 
     def _update(self, index: int) -> Trained:

@@ -42,6 +42,10 @@ class TrainingFailed(RunFailed):
         self.failed = {**failure(self, retryable=True), "traceback": ""} if failed is None else failed
 
 
+class StartStopped(RunFailed):
+    """The learner was asked to stop before it trained."""
+
+
 class TrainingProcess:
     """The child, seen from the learner's process. A context manager; leaving it kills what is left.
 
@@ -100,19 +104,28 @@ class TrainingProcess:
             inherited=[*fds, wake_fd],
         )
 
-    def await_ready(self) -> int:
+    def await_ready(self, stopped: Callable[[], bool]) -> int:
         """Wait until it trains; returns the generation that it went on from, or 0.
+
+        Parameters
+        ----------
+        stopped
+            Whether to wait no longer.
 
         Raises
         ------
         TrainingFailed
             With its traceback.
+        StartStopped
+            If `stopped` said so.
         """
         deadline = time.monotonic() + READY_SECONDS
         while self._attempt is None:
-            self.poll()
+            self._receive()
             if self.ended:
                 self._raise()
+            if stopped():
+                raise StartStopped("the learner was asked to stop before it trained")
             if time.monotonic() > deadline:
                 raise TrainingFailed(
                     f"the training process was not ready within {READY_SECONDS:g} s; see "
@@ -123,6 +136,30 @@ class TrainingProcess:
 
     def poll(self) -> dict[str, float] | None:
         """Take what the child has sent; returns its measurements, if there are new ones."""
+        self._receive()
+        values, self._values = self._values, None
+        return values
+
+    def stop(self) -> None:
+        """Let the child save a checkpoint and end.
+
+        Raises
+        ------
+        TrainingFailed
+            If it failed before or while it ended.
+        """
+        code = self._process.stop(JOIN_SECONDS)
+        self._receive()
+        if code != EXIT_DONE:
+            self._raise()
+
+    def __enter__(self) -> TrainingProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+
+    def _receive(self) -> None:
         code = self._process.returncode()
         for message in self._process.poll_messages():
             match message["kind"]:
@@ -137,31 +174,10 @@ class TrainingProcess:
                     self.ended = True
         if code is not None:
             self.ended = True
-        values, self._values = self._values, None
-        return values
-
-    def stop(self) -> None:
-        """Let the child save a checkpoint and end.
-
-        Raises
-        ------
-        TrainingFailed
-            If it failed before or while it ended.
-        """
-        code = self._process.stop(JOIN_SECONDS)
-        self.poll()
-        if code != EXIT_DONE:
-            self._raise()
-
-    def __enter__(self) -> TrainingProcess:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._process.kill()
 
     def _raise(self) -> None:
         code = self._process.kill()
-        self.poll()
+        self._receive()
         if self._failed is not None:
             raise TrainingFailed(f"training failed:\n{self._failed['traceback']}", self._failed)
         end = f"was killed by {signal.Signals(code - 128).name}" if code > 128 else f"ended with code {code}"

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import copy
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from seedflow.learner.arena import Arena
+from seedflow.learner.forward import ActingNetworks
+
+
+class Weights(Protocol):
+    """The way of weights from training to inference."""
+
+    def publish(self, values: Tensor, version: int) -> None:
+        """Make a copy of ``values [n]`` the newest weights; called by training."""
+
+    def networks(self, network: nn.Module) -> ActingNetworks:
+        """What inference acts with: copies of a network over the newest weights."""
+
+    def close(self) -> None:
+        """Release what it took; the loops have ended before."""
 
 
 class PublishedWeights:
@@ -51,6 +66,10 @@ class PublishedWeights:
             self._names[1] = newest + 1
         return newest, int(self._versions[newest])
 
+    def networks(self, network: nn.Module) -> PinnedNetworks:
+        """What inference acts with."""
+        return PinnedNetworks(network, self)
+
     def close(self) -> None:
         """Release the lock."""
         self._lock.close()
@@ -73,10 +92,7 @@ class PinnedNetworks:
         for buffer in weights.buffers:
             with torch.no_grad():
                 twin = copy.deepcopy(network)
-            twin.requires_grad_(False)
-            for parameter in twin.parameters():
-                parameter.grad = None
-            _rebind(twin, buffer)
+            bind_parameters(twin, buffer)
             self._networks.append(twin)
 
     def pin(self) -> tuple[nn.Module, int]:
@@ -85,9 +101,12 @@ class PinnedNetworks:
         return self._networks[place], version
 
 
-def _rebind(module: nn.Module, buffer: Tensor) -> None:
+def bind_parameters(module: nn.Module, buffer: Tensor) -> None:
+    """Make a module's parameters views of a flat buffer, without gradients."""
+    module.requires_grad_(False)
     offset = 0
     for parameter in module.parameters():
         end = offset + parameter.numel()
+        parameter.grad = None
         parameter.data = buffer[offset:end].view(parameter.shape)
         offset = end

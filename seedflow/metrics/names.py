@@ -149,7 +149,9 @@ METRICS: tuple[MetricName, ...] = (
         "Slope of `inference/wait_slots_seconds`: the share of the time without a free one.",
     ),
     MetricName("cpu/inference_seconds", "s", "gauge", "CPU time of the inference loop's thread."),
-    MetricName("cpu/prefetch_seconds", "s", "gauge", "CPU time of the prefetch loop's thread."),
+    MetricName(
+        "cpu/prefetch_seconds", "s", "gauge", "CPU time of the prefetch loop's thread, where it has one."
+    ),
     MetricName("cpu/training_seconds", "s", "gauge", "CPU time of the training loop's thread."),
     MetricName("slots/free", "slots", "gauge", "Unroll slots, or chunk buffers, that hold nothing."),
     MetricName(

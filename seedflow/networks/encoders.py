@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -51,17 +51,22 @@ class MlpEncoder(nn.Module):
         super().__init__()
         flat = [FlatLeaf(leaf, depth) for leaf in leaves]
         self.leaves = nn.ModuleList(flat)
-        layers: list[nn.Module] = []
         size = sum(leaf.size for leaf in flat)
+        layers = []
         for width in hidden:
-            layers += [_initialized(nn.Linear(size, width)), nn.Tanh() if activation == "tanh" else nn.ReLU()]
+            layers.append(_initialized(nn.Linear(size, width)))
             size = width
-        self.layers = nn.Sequential(*layers)
+        self.layers: Iterable[nn.Linear] = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.activation = torch.tanh if activation == "tanh" else torch.relu
         self.size = size
 
     def forward(self, leaves: Sequence[Tensor]) -> Tensor:
         flat = [flatten(leaf) for flatten, leaf in zip(self.leaves, leaves, strict=True)]
-        return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, dim=1))  # type: ignore[no-any-return]
+        x = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+        for layer in self.layers:
+            # As layer(x), without what the call of a module costs beside the work on a small batch.
+            x = self.activation(nn.functional.linear(x, layer.weight, layer.bias))
+        return x
 
 
 class ConvolutionalEncoder(nn.Module):

@@ -7,6 +7,7 @@ of tensors ``[B, ...]`` described by `Trunk.state_specs`; an all-zero state is t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,15 @@ class Trunk(nn.Module):
             self.core = Lstm(size, config.core_size)
             size = config.core_size
         self.size = size
+        self._bfloat16, self._compiles = config.autocast == "bfloat16", config.compile
+        if self._compiles:
+            self.compile()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is compiled for itself: it has other parameters."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self._compiles:
+            self.compile()
 
     @property
     def state_specs(self) -> tuple[ArraySpec, ...]:
@@ -93,8 +103,15 @@ class Trunk(nn.Module):
         -------
         Tensor, State
             ``[T, B, size]``, and the state after the last index. `remember` completes it with the action
-            chosen there.
+            chosen there. Both are float32 wherever they are floating, also with ``autocast``.
         """
+        if not self._bfloat16:
+            return self._features(inputs, state)
+        with torch.autocast(inputs.first.device.type, torch.bfloat16):
+            x, after = self._features(inputs, state)
+        return x.float(), after
+
+    def _features(self, inputs: NetworkInput, state: State) -> tuple[Tensor, State]:
         first = inputs.first
         rest = list(state)
         after: list[Tensor] = []

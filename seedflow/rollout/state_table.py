@@ -20,13 +20,14 @@ class StateTable:
     specs
         The network's `state_specs`.
     rows
-        Number of rows.
+        Number of rows. Behind them is one more, `rows`, for what nobody reads.
     device
         Where the tables live.
     """
 
     def __init__(self, specs: Sequence[ArraySpec], rows: int, device: torch.device) -> None:
-        self.tables = tuple(zeros(spec, (rows,), device) for spec in specs)
+        self.rows = rows
+        self.tables = tuple(zeros(spec, (rows + 1,), device) for spec in specs)
 
     def state(self) -> Arrays:
         """All rows, see `seedflow.nested`."""

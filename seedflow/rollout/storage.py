@@ -49,7 +49,7 @@ class UnrollStorage:
     state
         The network's core state, kept once a slot.
     slots, unroll
-        Number of slots, and transitions T of each.
+        Number of slots, and transitions T of each. Behind them is one more, `slots`, for what nobody reads.
     device
         Where the memory lives.
     allocate
@@ -66,13 +66,13 @@ class UnrollStorage:
         allocate: Allocate = torch.zeros,
     ) -> None:
         self.field_specs, self.state_specs = tuple(fields), tuple(state)
-        self.unroll, self.device = unroll, device
+        self.slots, self.unroll, self.device = slots, unroll, device
 
         def array(spec: ArraySpec, *leading: int) -> Tensor:
             return allocate((*leading, *spec.shape), dtype=torch_dtype(spec), device=device)
 
-        self.fields = {spec.name: array(spec, slots, unroll + 1) for spec in fields}
-        self.state = tuple(array(spec, slots) for spec in state)
+        self.fields = {spec.name: array(spec, slots + 1, unroll + 1) for spec in fields}
+        self.state = tuple(array(spec, slots + 1) for spec in state)
         self._onward = self._states = None
         if device.type == "cpu":
             own = list(self.fields.values())

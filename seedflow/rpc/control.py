@@ -42,6 +42,7 @@ from seedflow.rpc.messages import (
 )
 from seedflow.rpc.peers import Peer
 from seedflow.rpc.slab import BlockLayout, Slab
+from seedflow.rpc.spin import Spin
 from seedflow.rpc.transport import (
     Event,
     FaultReported,
@@ -58,7 +59,7 @@ MAX_PENDING = 1024  # connections that have not registered yet
 MAX_FAULTS = 8  # of one lease: each is logged and shown to people
 TICK_SECONDS = 1.0
 PAUSE_SECONDS = 5.0  # a tick that is late by more says that this very process was stopped
-PASSES = 4  # one message of each connection a pass; bounds what a flooding peer can take of a poll
+PASSES = 4  # one message of each connection a pass; bounds what peers without news can take of a poll
 ACCEPTS = 64  # a pass
 GONE = select.EPOLLHUP | select.EPOLLERR
 
@@ -119,7 +120,7 @@ class ControlServer:
         self._wake_lock = threading.Lock()
         self._closed = False
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._epoll = select.epoll()
+        self._epoll, self._spin = select.epoll(), Spin()
         self._listening = True
         self._epoll.register(self.wake_fd, select.EPOLLIN)
         self._epoll.register(self._listener, select.EPOLLIN)
@@ -131,11 +132,15 @@ class ControlServer:
         elif timeout > 0.0:
             timeout = max(0.0, min(timeout, self._next_tick - self._clock()))
         for _ in range(PASSES):
-            ready = self._epoll.poll(timeout, len(self._peers) + 2)
+            ready = self._spin.look(self._ready) if timeout > 0.0 else None
+            if ready is None:
+                ready = self._epoll.poll(timeout, len(self._peers) + 2)
             if not ready:
                 break
             timeout = 0.0
             self._pass(ready)
+            if self._events:  # what else there is can wait for the next call
+                break
         now = self._clock()
         if now >= self._next_tick:
             self._tick(now)
@@ -208,6 +213,10 @@ class ControlServer:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _ready(self) -> list[tuple[int, int]] | None:
+        """What can be read now; None for nothing."""
+        return self._epoll.poll(0.0, len(self._peers) + 2) or None
 
     def _pass(self, ready: list[tuple[int, int]]) -> None:
         """Take one message of each connection that has some."""

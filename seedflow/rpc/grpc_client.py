@@ -14,7 +14,7 @@ from seedflow.rpc.frames import SERVICE, STEP, Frame, header, join, parse_learne
 from seedflow.rpc.grpc_options import check_payloads, client_options, grpc
 from seedflow.rpc.leases import Lease, Registration
 from seedflow.rpc.messages import MAX_TEXT, PROTOCOL_VERSION, FaultKind
-from seedflow.rpc.seedflow_pb2 import ActorMessage, Fault, Granted, Heartbeat, LearnerMessage, Register
+from seedflow.rpc.seedflow_pb2 import ActorMessage, Fault, Granted, Heartbeat, LearnerMessage, Leave, Register
 from seedflow.rpc.seedflow_pb2 import Exit as WireExit
 from seedflow.rpc.slab import Block, BlockLayout
 from seedflow.rpc.tls import Tls
@@ -98,6 +98,7 @@ class GatewayStream:
 
     def close(self) -> None:
         """End the stream, the thread and the channel."""
+        self._outgoing.put(ActorMessage(leave=Leave()))
         self._outgoing.put(None)
         self._reader.join(GOODBYE_SECONDS)
         self._call.cancel()

@@ -38,7 +38,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from seedflow.errors import ConnectionLost, TransportError
 from seedflow.rpc.leases import Lease, Registration, Role
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_MESSAGE = 64 * 1024  # bytes
 MAX_TEXT = 8_000  # characters; every one may take six bytes in JSON
 MAX_NUMBER = 2**62

@@ -63,6 +63,10 @@ class StreamRefused(Exception):
         self.status, self.text = status, text
 
 
+class StreamCut(Exception):
+    """The stream is at its end although the actor did not take its leave."""
+
+
 def _malformed(text: str) -> StreamRefused:
     return StreamRefused(grpc.StatusCode.INVALID_ARGUMENT, text)
 
@@ -110,6 +114,8 @@ class Relay:
             await self._context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except TransportError as error:
             await self._context.abort(grpc.StatusCode.INTERNAL, f"gateway and learner disagree: {error}")
+        except StreamCut:
+            self._counts.broken += 1
         except asyncio.CancelledError:  # by gRPC: the connection is gone
             self._counts.broken += 1
             raise
@@ -240,8 +246,11 @@ class Relay:
         return None
 
     async def _requests(self, link: LearnerLink, lease: Lease, block: Block) -> None:
-        """From the actor to the learner, until the actor ends the stream."""
-        while (message := await self._read()) is not None:
+        """From the actor to the learner, until the actor leaves."""
+        while True:
+            message = await self._read()
+            if message is None:
+                raise StreamCut
             if isinstance(message, Frame):
                 self._take_step(message.group, message.payload, lease, block)
                 await link.send(RINGS[message.group])
@@ -256,8 +265,12 @@ class Relay:
                     if message.fault.kind not in get_args(FaultKind):
                         raise _malformed(f"fault of kind {message.fault.kind[:64]!r}")
                     await link.send_message(Fault(message.fault.text, cast(FaultKind, message.fault.kind)))
+                case "leave":
+                    return
                 case kind:
-                    raise _malformed(f"expected step, heartbeat or fault, got {kind or 'an empty message'}")
+                    raise _malformed(
+                        f"expected step, heartbeat, fault or leave, got {kind or 'an empty message'}"
+                    )
 
     def _take_step(self, group: int, payload: bytes | memoryview, lease: Lease, block: Block) -> None:
         if group >= lease.groups:

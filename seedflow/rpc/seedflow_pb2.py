@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bseedflow/rpc/seedflow.proto\x12\x0cseedflow.rpc\"\xba\x01\n\x0c\x41\x63torMessage\x12*\n\x08register\x18\x01 \x01(\x0b\x32\x16.seedflow.rpc.RegisterH\x00\x12\"\n\x04step\x18\x02 \x01(\x0b\x32\x12.seedflow.rpc.StepH\x00\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x17.seedflow.rpc.HeartbeatH\x00\x12$\n\x05\x66\x61ult\x18\x04 \x01(\x0b\x32\x13.seedflow.rpc.FaultH\x00\x42\x06\n\x04kind\"\xba\x01\n\x0eLearnerMessage\x12(\n\x07granted\x18\x01 \x01(\x0b\x32\x15.seedflow.rpc.GrantedH\x00\x12(\n\x07refused\x18\x02 \x01(\x0b\x32\x15.seedflow.rpc.RefusedH\x00\x12(\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x15.seedflow.rpc.ActionsH\x00\x12\"\n\x04\x65xit\x18\x04 \x01(\x0b\x32\x12.seedflow.rpc.ExitH\x00\x42\x06\n\x04kind\"\x8e\x01\n\x08Register\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05index\x18\x04 \x01(\x04\x12\x12\n\ngeneration\x18\x05 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\t\x12\x0e\n\x06groups\x18\x07 \x01(\r\x12\x0c\n\x04\x65nvs\x18\x08 \x01(\r\"m\n\x07Granted\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\x04\x12\x11\n\tenv_start\x18\x03 \x01(\x04\x12\x10\n\x08\x65nv_stop\x18\x04 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x01(\r\x12\x0c\n\x04\x65nvs\x18\x06 \x01(\r\",\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\tretryable\x18\x02 \x01(\x08\"&\n\x04Step\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\")\n\x07\x41\x63tions\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\x0b\n\tHeartbeat\"#\n\x05\x46\x61ult\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\"$\n\x04\x45xit\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t2P\n\x07Gateway\x12\x45\n\x05Steps\x12\x1a.seedflow.rpc.ActorMessage\x1a\x1c.seedflow.rpc.LearnerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bseedflow/rpc/seedflow.proto\x12\x0cseedflow.rpc\"\xe0\x01\n\x0c\x41\x63torMessage\x12*\n\x08register\x18\x01 \x01(\x0b\x32\x16.seedflow.rpc.RegisterH\x00\x12\"\n\x04step\x18\x02 \x01(\x0b\x32\x12.seedflow.rpc.StepH\x00\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x17.seedflow.rpc.HeartbeatH\x00\x12$\n\x05\x66\x61ult\x18\x04 \x01(\x0b\x32\x13.seedflow.rpc.FaultH\x00\x12$\n\x05leave\x18\x05 \x01(\x0b\x32\x13.seedflow.rpc.LeaveH\x00\x42\x06\n\x04kind\"\xba\x01\n\x0eLearnerMessage\x12(\n\x07granted\x18\x01 \x01(\x0b\x32\x15.seedflow.rpc.GrantedH\x00\x12(\n\x07refused\x18\x02 \x01(\x0b\x32\x15.seedflow.rpc.RefusedH\x00\x12(\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x15.seedflow.rpc.ActionsH\x00\x12\"\n\x04\x65xit\x18\x04 \x01(\x0b\x32\x12.seedflow.rpc.ExitH\x00\x42\x06\n\x04kind\"\x8e\x01\n\x08Register\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05index\x18\x04 \x01(\x04\x12\x12\n\ngeneration\x18\x05 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\t\x12\x0e\n\x06groups\x18\x07 \x01(\r\x12\x0c\n\x04\x65nvs\x18\x08 \x01(\r\"m\n\x07Granted\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\x04\x12\x11\n\tenv_start\x18\x03 \x01(\x04\x12\x10\n\x08\x65nv_stop\x18\x04 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x01(\r\x12\x0c\n\x04\x65nvs\x18\x06 \x01(\r\",\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\tretryable\x18\x02 \x01(\x08\"&\n\x04Step\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\")\n\x07\x41\x63tions\x12\r\n\x05group\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\x0b\n\tHeartbeat\"#\n\x05\x46\x61ult\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\"$\n\x04\x45xit\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\"\x07\n\x05Leave2P\n\x07Gateway\x12\x45\n\x05Steps\x12\x1a.seedflow.rpc.ActorMessage\x1a\x1c.seedflow.rpc.LearnerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,25 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seedflow.rpc.seedflow_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ACTORMESSAGE']._serialized_start=46
-  _globals['_ACTORMESSAGE']._serialized_end=232
-  _globals['_LEARNERMESSAGE']._serialized_start=235
-  _globals['_LEARNERMESSAGE']._serialized_end=421
-  _globals['_REGISTER']._serialized_start=424
-  _globals['_REGISTER']._serialized_end=566
-  _globals['_GRANTED']._serialized_start=568
-  _globals['_GRANTED']._serialized_end=677
-  _globals['_REFUSED']._serialized_start=679
-  _globals['_REFUSED']._serialized_end=723
-  _globals['_STEP']._serialized_start=725
-  _globals['_STEP']._serialized_end=763
-  _globals['_ACTIONS']._serialized_start=765
-  _globals['_ACTIONS']._serialized_end=806
-  _globals['_HEARTBEAT']._serialized_start=808
-  _globals['_HEARTBEAT']._serialized_end=819
-  _globals['_FAULT']._serialized_start=821
-  _globals['_FAULT']._serialized_end=856
-  _globals['_EXIT']._serialized_start=858
-  _globals['_EXIT']._serialized_end=894
-  _globals['_GATEWAY']._serialized_start=896
-  _globals['_GATEWAY']._serialized_end=976
+  _globals['_ACTORMESSAGE']._serialized_end=270
+  _globals['_LEARNERMESSAGE']._serialized_start=273
+  _globals['_LEARNERMESSAGE']._serialized_end=459
+  _globals['_REGISTER']._serialized_start=462
+  _globals['_REGISTER']._serialized_end=604
+  _globals['_GRANTED']._serialized_start=606
+  _globals['_GRANTED']._serialized_end=715
+  _globals['_REFUSED']._serialized_start=717
+  _globals['_REFUSED']._serialized_end=761
+  _globals['_STEP']._serialized_start=763
+  _globals['_STEP']._serialized_end=801
+  _globals['_ACTIONS']._serialized_start=803
+  _globals['_ACTIONS']._serialized_end=844
+  _globals['_HEARTBEAT']._serialized_start=846
+  _globals['_HEARTBEAT']._serialized_end=857
+  _globals['_FAULT']._serialized_start=859
+  _globals['_FAULT']._serialized_end=894
+  _globals['_EXIT']._serialized_start=896
+  _globals['_EXIT']._serialized_end=932
+  _globals['_LEAVE']._serialized_start=934
+  _globals['_LEAVE']._serialized_end=941
+  _globals['_GATEWAY']._serialized_start=943
+  _globals['_GATEWAY']._serialized_end=1023
 # @@protoc_insertion_point(module_scope)

@@ -6,16 +6,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ActorMessage(_message.Message):
-    __slots__ = ("register", "step", "heartbeat", "fault")
+    __slots__ = ("register", "step", "heartbeat", "fault", "leave")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     register: Register
     step: Step
     heartbeat: Heartbeat
     fault: Fault
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class LearnerMessage(_message.Message):
     __slots__ = ("granted", "refused", "actions", "exit")
@@ -108,3 +110,7 @@ class Exit(_message.Message):
     reason: str
     code: str
     def __init__(self, reason: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

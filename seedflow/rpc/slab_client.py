@@ -31,6 +31,7 @@ from seedflow.rpc.messages import (
 )
 from seedflow.rpc.peers import other_user
 from seedflow.rpc.slab import Block, BlockLayout
+from seedflow.rpc.spin import Spin
 
 SEND_SECONDS = 30.0  # how long a ring waits for room in a socket buffer that is full
 FAULT_SECONDS = 1.0
@@ -49,7 +50,7 @@ class SlabConnection(Connection):
         self._closed = False
         self._end: ConnectionLost | Exit | None = None
         self._buffer = bytearray(MAX_MESSAGE + 1)
-        self._receive_timeout = -1.0
+        self._receive_timeout, self._spin = -1.0, Spin()
         sock.setblocking(True)  # waits are timed by the kernel (SO_RCVTIMEO): one system call each
         self._heartbeat = HeartbeatThread(self._send_heartbeat, heartbeat_seconds)
 
@@ -100,17 +101,13 @@ class SlabConnection(Connection):
         """See `Connection.wait`."""
         if self._end is not None:
             raise self._end
-        flags = 0
-        if timeout <= 0.0:
-            flags = socket.MSG_DONTWAIT
-        elif timeout != self._receive_timeout:
-            self._set_receive_timeout(timeout)
-        try:
-            size = self._sock.recv_into(self._buffer, flags=flags)
-        except BlockingIOError:
+        size = self._received() if timeout <= 0.0 else self._spin.look(self._received)
+        if size is None and timeout > 0.0:
+            if timeout != self._receive_timeout:
+                self._set_receive_timeout(timeout)
+            size = self._received(flags=0)
+        if size is None:
             return None
-        except ConnectionResetError:  # raised once, ahead of what the learner said before
-            size = self._sock.recv_into(self._buffer, flags=socket.MSG_DONTWAIT)
         try:
             return self._take(memoryview(self._buffer)[:size])
         except (ConnectionLost, Exit) as end:
@@ -130,6 +127,15 @@ class SlabConnection(Connection):
         self._heartbeat.stop()
         self.block.close()  # before the end-of-file, which tells that nobody writes any more
         self._sock.close()
+
+    def _received(self, flags: int = socket.MSG_DONTWAIT) -> int | None:
+        """Receive a message; returns its size, or None where there is none, in time if it may wait."""
+        try:
+            return self._sock.recv_into(self._buffer, flags=flags)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:  # raised once, ahead of what the learner said before
+            return self._sock.recv_into(self._buffer, flags=socket.MSG_DONTWAIT)
 
     def _take(self, data: memoryview) -> int:
         if not data:

@@ -34,7 +34,10 @@ def batch() -> UnrollBatch:
 
 
 def learning(check: bool):  # type: ignore[no-untyped-def]
-    config = load_config("cartpole_vtrace", [f"kernels.check={str(check).lower()}", "device=cpu"])
+    config = load_config(
+        "cartpole_vtrace",
+        [f"kernels.check={str(check).lower()}", "device=cpu", "algo.reward_scale=1"],
+    )
     return make_algorithm(config, SPEC).learning
 
 

@@ -54,6 +54,7 @@ SMALL = (
     gpu_workloads.recurrent("recurrent_scatter", 6, 3, 4),
     gpu_workloads.unroll_append(4, 2, 3),
     gpu_workloads.unroll_gather(4, 2, 3),
+    gpu_workloads.slab_gather(3, 4, 5),
     gpu_workloads.sample_categorical(5, 4),
     gpu_workloads.rmsprop_step(100),
     gpu_workloads.adam_step(100),
@@ -105,6 +106,7 @@ def test_a_difference_is_seen_in_any_argument() -> None:
         (gpu_workloads.recurrent("recurrent_scatter", 100, 10, 7), 2 * 2 * 10 * 28 + 10 * 8),
         (gpu_workloads.unroll_append(9, 4, 5), 2 * 4 * (7056 + 19) + 4 * 16),
         (gpu_workloads.unroll_gather(9, 4, 5), 2 * 4 * 6 * (7056 + 19) + 4 * 8),
+        (gpu_workloads.slab_gather(3, 4, 5), 2 * 5 * (7056 + 19) + 5 * 16),
         (gpu_workloads.sample_categorical(10, 3), 10 * (3 * 8 + 16)),
         (gpu_workloads.rmsprop_step(10), 240),
         (gpu_workloads.adam_step(10), 320),
@@ -213,6 +215,23 @@ def test_a_package_that_is_missing_skips_a_part() -> None:
         gpu.need("no_such_thing")
 
 
+def test_the_learners_parts_are_skipped_where_its_packages_are_missing() -> None:
+    script = """
+import sys, time
+sys.modules.update(dict.fromkeys(["pydantic"]))
+from benchmarks import gpu
+parts = {name: gpu.PARTS[name] for name in ("learner suite", "inference", "learner")}
+report = gpu.run_parts(parts, gpu.Context(None, time.monotonic() + 100.0))
+assert {entry["status"] for entry in report.values()} == {"skipped"}
+reasons = {entry["reason"] for entry in report.values()}
+assert reasons == {"needs the package pydantic, which is not installed"}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_table_has_a_column_for_every_key() -> None:
     rows = [{"kernel": "a", "us": 12.345}, {"kernel": "long", "us": 1234.5, "note": "x"}, {"kernel": "b"}]
     assert table_of(rows).splitlines() == [
@@ -243,14 +262,22 @@ def test_the_suite_is_the_one_of_the_makefile() -> None:
     command = re.search(r"\ntest-kernels-gpu:\n\t\S+ -m pytest (.+)\n", (ROOT / "Makefile").read_text())
     assert command is not None
     assert command[1].split() == gpu.SUITE
+    command = re.search(r"\ntest-gpu: venv\n\t\S+ -m pytest (.+)\n", (ROOT / "Makefile").read_text())
+    assert command is not None
+    assert command[1].split() == gpu.LEARNER_SUITE
 
 
 def test_without_a_gpu_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main([]) == 1
-    assert "sees no GPU here, so there is nothing to test or measure" in capsys.readouterr().err
+    out = tmp_path / "report.json"
+    assert gpu.main(["--out", str(out)]) == 1
+    assert "nothing was tested or measured: needs a GPU" in capsys.readouterr().err
+    parts = json.loads(out.read_text())["parts"]
+    assert parts.keys() == gpu.PARTS.keys()
+    assert {part["status"] for part in parts.values()} == {"skipped"}
+    assert all("needs a GPU" in part["reason"] for part in parts.values())
 
 
 def test_a_report_is_written_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -352,6 +352,14 @@ def make_unroll_gather(rng: np.random.Generator, arrays: Arrays, size: int, batc
     return {"fields": arrays.make(rng, size, steps + 1), "slots": rng.integers(0, size, batch)}
 
 
+def make_slab_gather(rng: np.random.Generator, arrays: Arrays, size: int, batch: int, rows: int) -> Inputs:
+    return {
+        "fields": arrays.make(rng, size, rows),
+        "blocks": rng.integers(0, size, batch),
+        "rows": rng.integers(0, rows, batch),
+    }
+
+
 def vtrace_case(name: str, **settings: Any) -> Case:
     return Case("vtrace", name, partial(make_vtrace, **settings), relative=2e-5, absolute=2e-5)
 
@@ -544,6 +552,11 @@ MOVE_CASES = [
     move_case(make_unroll_gather, "one slot", SMALL, 1, 1, 1),
     move_case(make_unroll_gather, "empty batch", SMALL, 3, 0, 2),
     move_case(make_unroll_gather, "no field", NOTHING, 3, 2, 2),
+    move_case(make_slab_gather, "every dtype", EVERY_DTYPE, 12, 9, 4),
+    move_case(make_slab_gather, "blocks with gaps", WITH_GAPS, 12, 9, 4),
+    move_case(make_slab_gather, "frames", FRAMES, 6, 4, 3),
+    move_case(make_slab_gather, "empty batch", SMALL, 3, 0, 2),
+    move_case(make_slab_gather, "no field", NOTHING, 3, 2, 2),
 ]
 
 SUM_TREE_CASES = [

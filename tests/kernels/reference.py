@@ -291,6 +291,11 @@ def unroll_gather(fields: Sequence[np.ndarray], slots: np.ndarray) -> Arrays:
     return [field[slots].swapaxes(0, 1) for field in fields]
 
 
+def slab_gather(fields: Sequence[np.ndarray], blocks: np.ndarray, rows: np.ndarray) -> Arrays:
+    """Rows of some blocks."""
+    return [field[blocks, rows] for field in fields]
+
+
 def sum_tree_set(tree: np.ndarray, index: np.ndarray, value: np.ndarray) -> Arrays:
     """The tree after the leaves were set one after the other."""
     width = len(tree) // 2

@@ -57,6 +57,10 @@ def test_a_reset_in_mid_step_ends_the_lease_and_harms_no_other(rig: Rig, line: L
     step(again, 0, seed=1, first=True)
     assert rig.learner.server.metrics()["lease/dropped_closed"] == 1
     until(lambda: rig.gateway.counts().broken == 1, "the gateway's count")
+    for leaving in (other, again):
+        leaving.close()
+    until(lambda: rig.gateway.counts().streams == 0, "the others' leave")
+    assert rig.gateway.counts().broken == 1, "only what was cut counts"
 
 
 def test_a_stream_cut_in_mid_batch_keeps_its_block_until_the_batch_is_done(rig: Rig, line: Line) -> None:

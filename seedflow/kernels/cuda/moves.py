@@ -1,4 +1,4 @@
-"""CUDA twins of `recurrent_gather`, `recurrent_scatter`, `unroll_append` and `unroll_gather`.
+"""CUDA twins of what moves rows: core states, unrolls and the slab.
 
 Up to eight tables of any dtypes move in one launch. A table is cut into words: of 8 bytes where its
 items and addresses allow it, else of single bytes, as with a vector of flags, so that a call takes two
@@ -125,6 +125,25 @@ def _gather_unrolls(
             batch[t, b, w] = field[slot, t, w]
 
 
+@kernel
+def _gather_slab(
+    fields: tuple[np.ndarray, ...],
+    batches: tuple[np.ndarray, ...],
+    blocks: np.ndarray,
+    rows: np.ndarray,
+    ends: tuple[int, ...],
+) -> None:
+    i = table_of_block(ends)
+    field, batch = fields[i], batches[i]
+    words = batch.shape[1]
+    n = word_of_thread(ends, i)
+    b, w = n // words, n % words
+    if b < blocks.size:
+        block, row = blocks[b], rows[b]
+        if 0 <= block < field.shape[0] and 0 <= row < field.shape[1]:
+            batch[b, w] = field[block, row, w]
+
+
 def _kernels(operation: str, function: object, axes: str, *indices: str) -> dict[int, Kernel]:
     """The kernel for words of each size; `axes` are those of the tables and of the batches."""
     tables, batches = axes.split()
@@ -144,6 +163,7 @@ gather_rows = _kernels("recurrent_gather", _gather_rows, "[:,:] [:,:]", "int64[]
 scatter_rows = _kernels("recurrent_scatter", _scatter_rows, "[:,:] [:,:]", "int64[]")
 append = _kernels("unroll_append", _append, "[:,:,:] [:,:]", "int64[]", "int64[]")
 gather_unrolls = _kernels("unroll_gather", _gather_unrolls, "[:,:,:] [:,:,:]", "int64[]")
+gather_slab = _kernels("slab_gather", _gather_slab, "[:,:,:] [:,:]", "int64[]", "int64[]")
 
 
 def _move(
@@ -156,7 +176,7 @@ def _move(
     *indices: Numbers,
 ) -> None:
     """Launch a move of all tables; a batch's first `leading` axes are indexed."""
-    device = tables[0].device
+    device = batches[0].device  # the tables of a slab are the host's
     for word, pairs in _grouped(tables, batches, leading):
         table_numbers: list[float] = []
         batch_numbers: list[float] = []
@@ -221,3 +241,8 @@ def _unroll_append_cuda(
 @register("unroll_gather", "cuda")
 def _unroll_gather_cuda(fields: Sequence[Tensor], slots: Tensor, out: Sequence[Tensor]) -> None:
     _move(gather_unrolls, fields, unrolls, out, unrolls, 2, vector(slots))
+
+
+@register("slab_gather", "cuda")
+def _slab_gather_cuda(fields: Sequence[Tensor], blocks: Tensor, rows_: Tensor, out: Sequence[Tensor]) -> None:
+    _move(gather_slab, fields, unrolls, out, rows, 1, vector(blocks), vector(rows_))

@@ -143,6 +143,24 @@ def test_rows_out_of_range_touch_nothing() -> None:
     assert table.sum(1).tolist() == [0.0, 0.0, 8.0, 0.0]
 
 
+def test_rows_are_gathered_from_pinned_memory() -> None:
+    slab = torch.arange(3 * 4 * 6).reshape(3, 4, 6).pin_memory()
+    flags = (slab[..., 0] % 2 == 0).pin_memory()
+    blocks, rows = torch.tensor([2, 0, 2]), torch.tensor([3, 1, 0])
+    found = kernels.slab_gather([slab, flags], blocks.cuda(), rows.cuda())
+    for batch, field in zip(found, (slab, flags), strict=True):
+        assert batch.is_cuda
+        assert torch.equal(batch.cpu(), field[blocks, rows])
+
+
+def test_memory_that_is_not_pinned_is_refused() -> None:
+    from seedflow.errors import SpecError
+
+    index = torch.zeros(2, dtype=torch.int64, device="cuda")
+    with pytest.raises(SpecError, match=r"fields\[0\] is .* on cpu: expected it on cuda:0 .*pinned"):
+        kernels.slab_gather([torch.zeros(3, 4)], index, index)
+
+
 def test_cupy_arrays_are_shared() -> None:
     cupy = pytest.importorskip("cupy")
     from seedflow.kernels.cuda.interop import as_cupy, as_tensor

@@ -98,11 +98,12 @@ def killed_at(root: Path, form: str, seconds: float | None) -> tuple[int, bool, 
 
 def main(root: Path, rounds: int, seed: int, form: str) -> None:
     choose = random.Random(seed)
-    acknowledged, _, lived = killed_at(root, form, None)  # how long a save takes on this machine
+    acknowledged, _, span = killed_at(root, form, None)  # how long a save takes on this machine
     busy = saves = 0
     for _ in range(rounds):
-        last, unfinished, _ = killed_at(root, form, choose.uniform(0.0, 3 * lived))
+        last, unfinished, _ = killed_at(root, form, choose.uniform(0.0, span))
         saves += max(0, last - acknowledged)
+        span *= 0.9 if last > acknowledged else 1.1  # so that about half of the kills come after a save
         acknowledged = max(acknowledged, last)
         busy += unfinished
         acknowledged = check(root, acknowledged)
