@@ -43,22 +43,24 @@ class Progress:
         Agent steps at which the next evaluation round opens; written by the inference loop.
     """
 
-    CELLS = 6
+    CELLS = 7
     agent_steps = _Counter(0)
     env_frames = _Counter(1)
     updates = _Counter(2)
     trained_steps = _Counter(3)
     next_evaluation = _Counter(4)
-    _milliseconds_before = _Counter(5)  # that earlier processes of this run trained for
+    _milliseconds_before = _Counter(5)  # that earlier attempts at this run took
+    _started_at = _Counter(6)  # milliseconds of the monotonic clock, which the processes of a machine share
 
     def __init__(self, cells: NDArray[np.int64] | None = None) -> None:
         self.cells = np.zeros(self.CELLS, np.int64) if cells is None else cells
-        self._started = time.monotonic()
+        if not self._started_at:
+            self._started_at = _now()
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, over all processes of the run."""
-        return self._milliseconds_before / 1000 + time.monotonic() - self._started
+        """Seconds of training, over all attempts at the run."""
+        return (self._milliseconds_before + _now() - self._started_at) / 1000
 
     def to_json(self) -> dict[str, float]:
         """The counters as they are now."""
@@ -79,3 +81,7 @@ class Progress:
         self.trained_steps = int(values["trained_steps"])
         self.next_evaluation = int(values["next_evaluation"])
         self._milliseconds_before = round(1000 * float(values["seconds"]))
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -110,7 +110,7 @@ class TrainingProcess:
         """
         deadline = time.monotonic() + READY_SECONDS
         while self._attempt is None:
-            self.poll()
+            self._receive()
             if self.ended:
                 self._raise()
             if time.monotonic() > deadline:
@@ -123,6 +123,30 @@ class TrainingProcess:
 
     def poll(self) -> dict[str, float] | None:
         """Take what the child has sent; returns its measurements, if there are new ones."""
+        self._receive()
+        values, self._values = self._values, None
+        return values
+
+    def stop(self) -> None:
+        """Let the child save a checkpoint and end.
+
+        Raises
+        ------
+        TrainingFailed
+            If it failed before or while it ended.
+        """
+        code = self._process.stop(JOIN_SECONDS)
+        self._receive()
+        if code != EXIT_DONE:
+            self._raise()
+
+    def __enter__(self) -> TrainingProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+
+    def _receive(self) -> None:
         code = self._process.returncode()
         for message in self._process.poll_messages():
             match message["kind"]:
@@ -137,31 +161,10 @@ class TrainingProcess:
                     self.ended = True
         if code is not None:
             self.ended = True
-        values, self._values = self._values, None
-        return values
-
-    def stop(self) -> None:
-        """Let the child save a checkpoint and end.
-
-        Raises
-        ------
-        TrainingFailed
-            If it failed before or while it ended.
-        """
-        code = self._process.stop(JOIN_SECONDS)
-        self.poll()
-        if code != EXIT_DONE:
-            self._raise()
-
-    def __enter__(self) -> TrainingProcess:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._process.kill()
 
     def _raise(self) -> None:
         code = self._process.kill()
-        self.poll()
+        self._receive()
         if self._failed is not None:
             raise TrainingFailed(f"training failed:\n{self._failed['traceback']}", self._failed)
         end = f"was killed by {signal.Signals(code - 128).name}" if code > 128 else f"ended with code {code}"
