@@ -31,8 +31,8 @@ class ServedBatch(NamedTuple):
         Where their rows are in the slab.
     rows
         Row of the state table of each environment, ``[n]``.
-    trained
-        The places in the batch whose indices are recorded.
+    trained, trained_rows
+        The places in the batch whose indices are recorded, and their rows.
     greedy
         Who acts without exploring, bool ``[n]``; None: nobody does.
     env_ids
@@ -42,6 +42,7 @@ class ServedBatch(NamedTuple):
     places: list[Group]
     rows: NDArray[np.int64]
     trained: NDArray[np.int64]
+    trained_rows: NDArray[np.int64]
     greedy: NDArray[np.bool_] | None
     env_ids: NDArray[np.int64]
 
@@ -116,7 +117,7 @@ class DirectForward(Forward):
         staged = self._staging.load(batch.places)
         rows = torch.from_numpy(batch.rows).to(self._device)
         state = self._states.gather(rows, staged.tensors["first"])
-        self._recorder.begin(batch.rows[batch.trained], batch.trained, state)
+        self._recorder.begin(batch.trained_rows, batch.trained, state)
 
         network, version = self._networks.pin()
         greedy = None if batch.greedy is None else torch.from_numpy(batch.greedy).to(self._device)

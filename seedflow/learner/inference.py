@@ -218,9 +218,12 @@ class InferenceLoop:
         places = [(p.lease.block, p.group, p.lease.envs) for p in groups]
         rows = np.concatenate([self._rows_of[p.lease.id, p.group] for p in groups])
         evaluating = self._evaluating(groups)
-        trained = self._batch_rows[: len(rows)] if evaluating is None else np.flatnonzero(~evaluating)
+        trained, trained_rows = self._batch_rows[: len(rows)], rows
+        if evaluating is not None:
+            trained = np.flatnonzero(~evaluating)
+            trained_rows = rows[trained]
         greedy = evaluating if self._greedy_evaluation else None
-        batch = ServedBatch(places, rows, trained, greedy, self._env_ids[rows])
+        batch = ServedBatch(places, rows, trained, trained_rows, greedy, self._env_ids[rows])
         host = self._forward.run(batch)
         self._forward.store_actions(batch)
         self._reply(groups)

@@ -80,7 +80,7 @@ class BucketForward(Forward):
         """See `Forward.run`; the GPU is still at work when it returns."""
         bucket = bucket_of(len(batch.rows), self._max_batch)
         host = self._rows.load(batch.places, bucket)
-        placement, completion = self._recorder.plan(batch.rows[batch.trained])
+        placement, completion = self._recorder.plan(batch.trained_rows)
         self._network, version = self._networks.pin()
         self._index[bucket].fill(batch, placement, completion, version)
         self._stream.submit(partial(self._graphs, bucket))
