@@ -68,7 +68,7 @@ def play(policy: Any, episodes: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train on Catch, then play it.")
     parser.add_argument("--runtime", choices=["inline", "local"], default="inline")
-    parser.add_argument("--steps", type=int, default=100_000, help="agent steps of the training")
+    parser.add_argument("--steps", type=int, default=200_000, help="agent steps of the training")
     parser.add_argument("--run-dir", help="default: a new directory below runs/")
     arguments = parser.parse_args()
 
