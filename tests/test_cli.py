@@ -141,7 +141,7 @@ def test_resume_or_start_starts_where_there_is_no_run_and_resumes_where_there_is
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Missing CONFIG: a YAML file or one of cartpole_masked_r2d2"),
+        ([], "Missing CONFIG: a YAML file or one of atari_r2d2, cartpole_masked_r2d2"),
         (["seed=1"], "Missing CONFIG"),
         (["cartpole_vtrace", "seed"], "Unexpected argument 'seed': expected section.key=value"),
         (["--resume"], "--resume needs --run-dir"),
