@@ -99,7 +99,7 @@ def least_bytes(config: Config, spec: EnvSpec) -> int:
     ]
     index = sum(field.nbytes for field in fields)
     replay = config.replay
-    if config.algo.name == "r2d2":
+    if config.has_replay:
         batches = (config.rollout.prefetch + 1) * config.train.batch * (replay.burn_in + replay.unroll)
         return (config.chunk_buffers * replay.chunk + batches) * index
     unrolls = config.slots + (config.rollout.prefetch + 1) * config.train.batch
@@ -108,7 +108,7 @@ def least_bytes(config: Config, spec: EnvSpec) -> int:
 
 def _check_memory(config: Config, spec: EnvSpec) -> None:
     needed, there = least_bytes(config, spec), machine_bytes()
-    if needed > there and config.algo.name == "r2d2":
+    if needed > there and config.has_replay:
         raise ConfigError(
             f"replay.chunk = {config.replay.chunk}, train.batch = {config.train.batch} and {config.max_envs} "
             f"environments need at least {gib(needed)} for {config.chunk_buffers} chunk buffers and "

@@ -220,7 +220,7 @@ def _replay_to_restore(config: Config, path: str | Path | None, resume: bool) ->
             f"restore_replay = {path}: a run that is resumed goes on with its own replay; leave one of the "
             "two out"
         )
-    if config.algo.name != "r2d2":
+    if not config.has_replay:
         raise ConfigError(
             f"restore_replay = {path}: algo.name = {config.algo.name!r} learns without a replay; choose "
             "algo.name=r2d2"

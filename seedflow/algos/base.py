@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from seedflow.networks.cores import State
 from seedflow.networks.flat import FlatParameters
+from seedflow.networks.trunk import NetworkInput
 from seedflow.replay.arrival import InitialPriority
 from seedflow.replay.layout import ReplaySpec
 from seedflow.rollout.storage import UnrollBatch
@@ -42,6 +43,14 @@ class ActingInput:
     first: Tensor
     greedy: Tensor | None = None
     env_ids: Tensor | None = None
+
+    def for_network(self) -> NetworkInput:
+        """What a network takes, as a sequence of one index."""
+        return NetworkInput(
+            tuple(leaf.unsqueeze(0) for leaf in self.observation),
+            self.reward.unsqueeze(0),
+            self.first.unsqueeze(0),
+        )
 
 
 @dataclass(frozen=True)

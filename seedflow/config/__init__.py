@@ -1,5 +1,6 @@
 """Every setting of every part: one typed tree, YAML files and dotted overrides."""
 
+from seedflow.config.algo import R2D2Config, VTraceConfig
 from seedflow.config.describe import changed_settings, fixed_settings_changed
 from seedflow.config.load import (
     RUN_CONFIG,
@@ -20,12 +21,10 @@ from seedflow.config.tree import (
     InferenceConfig,
     MetricsConfig,
     NetworkConfig,
-    R2D2Config,
     ReplayConfig,
     RolloutConfig,
     RpcConfig,
     TrainConfig,
-    VTraceConfig,
 )
 
 __all__ = [

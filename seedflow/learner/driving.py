@@ -207,9 +207,13 @@ def make_learner(
         Called with a line about something that a person should know.
     silent
         Called with a lease from which nothing was heard for too long.
+    stopped
+        Whether to wait no longer for a process of the learner's own.
 
     Raises
     ------
+    StartStopped
+        If `stopped` said so.
     SeedflowError
         If it cannot be made, or cannot go on from its checkpoint.
     """

@@ -4,7 +4,7 @@ It alone changes the state table, the experience being recorded and the leases. 
 is a `seedflow.learner.forward.Forward`. One pass of `step`:
 
 1. take in what the transport reports: leases that open or close, groups that have rung;
-2. take the groups of the next batch, as many as fit and have free unroll slots;
+2. take the groups of the next batch, as many as fit and have room to be recorded;
 3. copy their rows out of the slab, fetch their core states, write the input half of their unrolls;
 4. run the network, sample actions, store the states, write the output half of the unrolls;
 5. write the actions into the slab, ring the owners, hand finished unrolls to the prefetch loop.

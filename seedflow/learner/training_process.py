@@ -61,6 +61,8 @@ class TrainingProcess:
         What the child inherits: the shared arena's file descriptors.
     wake_fd
         An eventfd that tells inference of freed slots.
+    torch_threads
+        Torch threads of the training loop.
     report
         Called with a line about something that a person should know.
 

@@ -173,7 +173,7 @@ class ControlServer:
         """See `LearnerTransport.tell_exit`."""
         self._finished = reason
         for lease in self.table.active():
-            self._send(self._owners[lease.id], encode(ExitOrder(reason, "finished")))
+            self._owners[lease.id].send(encode(ExitOrder(reason, "finished")))
 
     def wake(self) -> None:
         """See `LearnerTransport.wake`."""
@@ -333,7 +333,7 @@ class ControlServer:
             peer = Peer(sock, now)
             if len(self._pending) >= MAX_PENDING:
                 self.table.refused("full")
-                self._send(peer, encode(Refused(f"{MAX_PENDING} others are registering", retryable=True)))
+                peer.send(encode(Refused(f"{MAX_PENDING} others are registering", retryable=True)))
                 sock.close()
                 continue
             self._peers[peer.fd] = self._pending[peer.fd] = peer
@@ -377,18 +377,13 @@ class ControlServer:
     def _end(self, peer: Peer, last: bytes) -> None:
         """Send a last message and listen for nothing but the end of the connection."""
         peer.ending = True
-        self._send(peer, last)
+        peer.send(last)
         if peer.lease is None:
             self._forget(peer)
             return
         with contextlib.suppress(OSError):  # it has gone already, which epoll reports too
             peer.sock.shutdown(socket.SHUT_WR)
         self._epoll.modify(peer.fd, 0)  # leaves EPOLLHUP and EPOLLERR
-
-    def _send(self, peer: Peer, data: bytes) -> None:
-        """Send, if the peer can take it: one that has gone or does not read is dropped elsewhere."""
-        with contextlib.suppress(OSError):
-            peer.sock.send(data)
 
     def _gone(self, peer: Peer) -> None:
         """The connection is at its end: nobody writes into its block any more."""

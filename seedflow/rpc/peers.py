@@ -7,6 +7,7 @@ that ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -41,3 +42,8 @@ class Peer:
         self.rang: tuple[GroupRang, ...] = ()
         self.faults = 0
         self.ending = False
+
+    def send(self, data: bytes) -> None:
+        """Send, if the peer can take it: one that has gone or does not read is found out elsewhere."""
+        with contextlib.suppress(OSError):
+            self.sock.send(data)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
-SECONDS = 40e-6  # about twice what it takes to sleep and be woken
+SECONDS = 40e-6
 PAYS = 0.3  # share of successes from which on it is tried every time
 WEIGHT = 0.05  # of the last try in that share
 RETRY = 64  # where it does not pay, every so many waits it is tried all the same

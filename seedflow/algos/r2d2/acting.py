@@ -10,7 +10,6 @@ from torch import nn
 
 from seedflow.algos.base import Acting, ActingInput, ActingOutput
 from seedflow.networks.cores import State
-from seedflow.networks.trunk import NetworkInput
 from seedflow.specs import ArraySpec
 
 Q_TAKEN = ArraySpec("q_taken", (), np.dtype(np.float32))
@@ -44,14 +43,7 @@ class R2D2Acting(Acting):
         return self._generator
 
     def act(self, network: nn.Module, inputs: ActingInput, state: State) -> ActingOutput:
-        output, after = network(
-            NetworkInput(
-                tuple(leaf.unsqueeze(0) for leaf in inputs.observation),
-                inputs.reward.unsqueeze(0),
-                inputs.first.unsqueeze(0),
-            ),
-            state,
-        )
+        output, after = network(inputs.for_network(), state)
         q = output[0]
         best, greedy = q.max(dim=-1)
         epsilon = self._epsilons[-1] if inputs.env_ids is None else self._epsilons[inputs.env_ids]

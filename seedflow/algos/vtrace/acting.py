@@ -9,7 +9,6 @@ from torch import nn
 from seedflow.algos.base import Acting, ActingInput, ActingOutput
 from seedflow.networks.cores import State
 from seedflow.networks.distributions import sample_categorical
-from seedflow.networks.trunk import NetworkInput
 from seedflow.specs import ArraySpec
 
 
@@ -26,14 +25,7 @@ class VTraceActing(Acting):
         return self._generator
 
     def act(self, network: nn.Module, inputs: ActingInput, state: State) -> ActingOutput:
-        output, after = network(
-            NetworkInput(
-                tuple(leaf.unsqueeze(0) for leaf in inputs.observation),
-                inputs.reward.unsqueeze(0),
-                inputs.first.unsqueeze(0),
-            ),
-            state,
-        )
+        output, after = network(inputs.for_network(), state)
         logits = output.logits[0]
         action, log_prob = sample_categorical(logits, self._generator)
         if inputs.greedy is not None:
