@@ -20,7 +20,9 @@ from typing import Any, NoReturn
 import click
 
 import seedflow
+from seedflow.batch.command import batch
 from seedflow.bench.command import bench
+from seedflow.doctor.command import doctor
 from seedflow.errors import ConfigError, RunSuspended, SeedflowError, SpecError
 from seedflow.interrupts import Signalled, end_on_signals, ending_on_signals
 
@@ -289,7 +291,9 @@ def config_schema(key: str | None, as_json: bool) -> None:
         click.echo(f"  {setting.key} = {default}  ({setting.takes}){purpose}")
 
 
+cli.add_command(batch)
 cli.add_command(bench)
+cli.add_command(doctor)
 
 
 def main() -> NoReturn:
