@@ -47,12 +47,19 @@ alive() {
     return 1
 }
 
-# Ends processes of ours: SIGTERM, and SIGKILL after so many seconds.
+# Waits so many seconds for the end of processes.
+await() {
+    local deadline=$((SECONDS + $1))
+    shift
+    while alive "$@" && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.2; done
+}
+
+# Ends processes: SIGTERM, and SIGKILL after so many seconds.
 end() {
-    local deadline=$((SECONDS + $1)) pid
+    local seconds=$1 pid
     shift
     for pid in "$@"; do kill "$pid" 2> /dev/null; done
-    while alive "$@" && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.2; done
+    await "$seconds" "$@"
     for pid in "$@"; do kill -KILL "$pid" 2> /dev/null; done
 }
 
@@ -206,8 +213,11 @@ CODE=$?
 say "the run ended with code $CODE"
 
 touch "$JOB_DIR/ended"
-end 30 ${STEPS[@]+"${STEPS[@]}"}
-if [ -n "$SCHEDULER" ]; then end 10 "$SCHEDULER"; fi
+if [ -n "$SCHEDULER" ]; then
+    end 20 "$SCHEDULER"  # it sends its workers home
+    await 20 "${STEPS[@]}"
+    end 5 "${STEPS[@]}"
+fi
 rm -f "$JOB_DIR"/*.pem
 if [ -n "$CANCELLED" ]; then
     exit 143  # whoever cancels a job does not want it again

@@ -116,8 +116,8 @@ class Request:
             raise ConfigError(
                 f"--cpus-per-node = {self.cpus_per_node}: {self.nodes} hosts have {self.places} cores for "
                 f"actors, without {self.learner_cpus} of the learner (--learner-cpus), but the configuration "
-                f"has {self.roles} actors (actor.count, and one if eval.every is set); ask for more, or lower "
-                "actor.count"
+                f"has {self.roles} actors (actor.count, and one if eval.every is set); ask for more, "
+                "or lower actor.count"
             )
 
     @property

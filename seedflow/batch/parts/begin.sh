@@ -17,12 +17,19 @@ alive() {
     return 1
 }
 
-# Ends processes of ours: SIGTERM, and SIGKILL after so many seconds.
+# Waits so many seconds for the end of processes.
+await() {
+    local deadline=$((SECONDS + $1))
+    shift
+    while alive "$@" && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.2; done
+}
+
+# Ends processes: SIGTERM, and SIGKILL after so many seconds.
 end() {
-    local deadline=$((SECONDS + $1)) pid
+    local seconds=$1 pid
     shift
     for pid in "$@"; do kill "$pid" 2> /dev/null; done
-    while alive "$@" && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.2; done
+    await "$seconds" "$@"
     for pid in "$@"; do kill -KILL "$pid" 2> /dev/null; done
 }
 

@@ -9,5 +9,4 @@ for directive in ${ACTOR_DIRECTIVES[@]+"${ACTOR_DIRECTIVES[@]}"}; do
     DRIVER_ARGUMENTS+=(--directive "$directive")
 done
 CLUSTER=()
-STEPS=()
 SCHEDULER=
