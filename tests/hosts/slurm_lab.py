@@ -148,13 +148,14 @@ class SlurmLab:
         """End every process and remove every namespace and interface."""
         with contextlib.suppress(subprocess.SubprocessError):
             self.run("scancel", "--state=PENDING", "--user=root", check=False)
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
             with contextlib.suppress(AssertionError):
-                until(lambda: not self.processes(), "the lab's end", 20)
+                until(lambda: not self.processes(), "the lab's end", 10)
         for number in self.numbers:
+            self.run("ip", "link", "del", f"{LINK}{number}", check=False)
             self.run("ip", "netns", "del", f"{NAMESPACE}{number}", check=False)
         self.run("ip", "link", "del", BRIDGE, check=False)
         shutil.rmtree(self.directory)
@@ -204,6 +205,13 @@ class SlurmLab:
         """Of all nodes, in order."""
         return self.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()
 
+    def cancel_all(self) -> None:
+        """Cancel whatever is there, and wait until it is gone."""
+        self.run("scancel", "--state=PENDING", "--signal=KILL", "--user=root", check=False)
+        self.run("scancel", "--full", "--signal=KILL", "--user=root", check=False)
+        self.run("scancel", "--user=root", check=False)
+        until(lambda: not self.run("squeue", "-h", check=False).strip(), "an empty queue", 120)
+
     def crash(self, number: int) -> None:
         """Cut a node off and end all that runs there, without a word to anybody."""
         self.run("ip", "link", "set", f"{LINK}{number}", "down")
@@ -222,7 +230,9 @@ class SlurmLab:
 
     def on_node(self, number: int) -> list[int]:
         """Processes of a node, its slurmd included."""
-        return [int(pid) for pid in self.run("ip", "netns", "pids", f"{NAMESPACE}{number}").split()]
+        return [
+            int(pid) for pid in self.run("ip", "netns", "pids", f"{NAMESPACE}{number}", check=False).split()
+        ]
 
     def of_jobs(self) -> dict[int, str]:
         """Processes that jobs have started, with their command lines."""
@@ -234,8 +244,9 @@ class SlurmLab:
         }
 
     def processes(self) -> list[int]:
-        """All processes of the lab that live."""
-        return processes_with(f"{self.mark}=1")
+        """All processes of the lab that live: marked ones, and Slurm's, which overwrite their environment."""
+        on_nodes = {pid for number in self.numbers for pid in self.on_node(number) if command_line(pid)}
+        return sorted(on_nodes | set(processes_with(f"{self.mark}=1")))
 
     def log_tails(self) -> str:
         """The end of what Slurm's daemons have written."""

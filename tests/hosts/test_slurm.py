@@ -95,8 +95,9 @@ class Place:
 
 
 @pytest.fixture
-def place(lab: SlurmLab, tmp_path: Path) -> Place:
-    return Place(lab, tmp_path)
+def place(lab: SlurmLab, tmp_path: Path) -> Iterator[Place]:
+    yield Place(lab, tmp_path)
+    lab.cancel_all()  # what a test that fails has left; others have ended their jobs
 
 
 def roles(lab: SlurmLab, part: str) -> dict[int, list[int]]:
@@ -104,6 +105,11 @@ def roles(lab: SlurmLab, part: str) -> dict[int, list[int]]:
     wanted = f" -m seedflow.{part} "
     found = {k: [pid for pid in lab.on_node(k) if wanted in command_line(pid)] for k in lab.numbers}
     return {number: pids for number, pids in found.items() if pids}
+
+
+def actors(lab: SlurmLab) -> int:
+    """How many there are on all nodes."""
+    return sum(len(pids) for pids in roles(lab, "actor").values())
 
 
 def sequences(run_dir: Path) -> int:
@@ -157,31 +163,29 @@ def test_a_job_over_three_nodes_is_told_that_its_time_ends_and_goes_on_when_requ
 
 def test_a_node_that_crashes_takes_its_actors_along_and_the_run_goes_on(lab: SlurmLab, place: Place) -> None:
     (job,) = place.submit("actor.count=3", ENDLESS, "--nodes", "3", "--cpus-per-node", "3", "--no-requeue")
+    place.until(lambda: actors(lab) == 3, "three actors", job)
     place.until_steps(1000, job)
-    place.until(lambda: roles(lab, "actor").keys() == {1, 2, 3}, "an actor on every node", job)
-    lab.crash(3)
+    victim = max(roles(lab, "actor"))
+    assert victim > 1  # where the learner is
+    lab.crash(victim)
     try:
-
-        def actors() -> int:
-            return sum(len(pids) for pids in roles(lab, "actor").values())
-
-        place.until(lambda: actors() == 3 and 3 not in roles(lab, "actor"), "the actor elsewhere", job)
-        place.until(lambda: "down" in lab.node_states()[2], "Slurm to notice", job)
+        place.until(lambda: actors(lab) == 3, "its actors elsewhere", job)
+        place.until(lambda: "down" in lab.node_states()[victim - 1], "Slurm to notice", job)
         before = steps(place.run_dir)
         place.until_steps(before + 1000, job)
         assert lab.state(job) == "RUNNING"
-        assert lab.job(job)["NodeList"] == "node[1-2]"
+        assert lab.job(job)["NodeList"] in ("node[1-2]", "node[1,3]")
         lab.run("scancel", "--batch", "--signal=USR1", job)
         assert lab.until_over(job, PATIENCE) == "FAILED"
         assert lab.exit_code(job) == 75  # saved; requeueing is off
         check_goes_on(place.run_dir)
         until(lambda: not lab.of_jobs(), "the job's processes to end", GONE_SECONDS)
     finally:
-        lab.revive(3)
+        lab.revive(victim)
 
 
 def test_a_chain_of_jobs_ends_with_the_one_that_finishes_the_run(lab: SlurmLab, place: Place) -> None:
-    total = "train.total_agent_steps=30000"
+    total = "train.total_agent_steps=10000"
     first, second, third = place.submit("actor.count=2", total, "--cpus-per-node", "4", "--chain", "3")
     assert [lab.state(job) for job in (second, third)] == ["PENDING", "PENDING"]
     place.until_steps(1000, first)
@@ -189,10 +193,10 @@ def test_a_chain_of_jobs_ends_with_the_one_that_finishes_the_run(lab: SlurmLab, 
     assert lab.until_over(first, PATIENCE) == "FAILED"
     assert lab.exit_code(first) == 75
     saved = progress(place.run_dir)
-    assert 1000 <= saved["agent_steps"] < 30000
+    assert 1000 <= saved["agent_steps"] < 10000
     assert lab.until_over(second, PATIENCE) == "COMPLETED"
     assert f"resumed generation 1: {saved['agent_steps']} agent steps" in place.out(second)
-    assert progress(place.run_dir)["agent_steps"] >= 30000
+    assert progress(place.run_dir)["agent_steps"] >= 10000
     check_goes_on(place.run_dir)
     assert lab.until_over(third, PATIENCE) == "CANCELLED"  # before it began
     assert place.out(third) == ""
@@ -226,17 +230,14 @@ def test_only_the_learner_of_a_heterogeneous_job_sees_the_gpu(lab: SlurmLab, pla
 def test_actors_in_jobs_of_their_own_come_and_go(lab: SlurmLab, place: Place) -> None:
     (job,) = place.submit("actor.count=3", ENDLESS, "--nodes", "2", "--cpus-per-node", "1", "--elastic")
 
-    def actors() -> int:
-        return sum(len(pids) for pids in roles(lab, "actor").values())
-
     def jobs() -> int:
         return len(lab.run("squeue", "-h", "-t", "RUNNING", "-n", "seedflow-actors", "-o", "%i").split())
 
     place.until_steps(500, job)
-    assert (actors(), jobs()) == (1, 1)
+    assert (actors(lab), jobs()) == (1, 1)
     for wanted in (3, 1):
         (place.run_dir / "actor_jobs").write_text(str(wanted))
-        place.until(lambda n=wanted: (actors(), jobs()) == (n, n), f"{wanted} jobs of actors", job)
+        place.until(lambda n=wanted: (actors(lab), jobs()) == (n, n), f"{wanted} jobs of actors", job)
         place.until_steps(steps(place.run_dir) + 500, job)
     lab.run("scancel", job)
     assert lab.until_over(job, PATIENCE) == "CANCELLED"
