@@ -130,12 +130,12 @@ CODE=$?
 say "the run ended with code $CODE"
 
 touch "$JOB_DIR/ended"
+rm -f "$JOB_DIR"/*.pem
 if [ -n "$SCHEDULER" ]; then
     end 20 "$SCHEDULER"  # it sends its workers home
     await 20 "${STEPS[@]}"
     end 5 "${STEPS[@]}"
 fi
-rm -f "$JOB_DIR"/*.pem
 if [ -n "$CANCELLED" ]; then
     exit 143  # whoever cancels a job does not want it again
 fi

@@ -3,9 +3,3 @@
 A script is put together of directives and settings, which a `Request` decides (`slurm`, `pbs`, `lsf`,
 `script`), and of the parts in ``parts/``, which are the same in every script of their kind.
 """
-
-from seedflow.batch.request import Request
-from seedflow.batch.script import render
-from seedflow.batch.submit import submit
-
-__all__ = ["Request", "render", "submit"]

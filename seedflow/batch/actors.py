@@ -143,6 +143,7 @@ def _cluster(asked: ActorJobs, run_dir: Path) -> Iterator[Any]:
             cluster = getattr(dask_jobqueue, CLUSTERS[asked.system])(
                 cores=asked.actors,
                 processes=1,
+                nanny=False,
                 memory=asked.memory,
                 job_name="seedflow-actors",
                 job_extra_directives=list(asked.directives),
@@ -177,7 +178,7 @@ def _learner_worker(cluster: Any, asked: ActorJobs) -> Iterator[None]:
     """A Dask worker on this host, for the learner alone."""
     credentials = Path(cluster.shared_temp_directory)
     command = [sys.executable, "-m", "dask", "worker", cluster.scheduler_address]
-    command += ["--resources", "LEARNER=1", "--nthreads", "1", "--nworkers", "1", "--memory-limit", "0"]
+    command += ["--resources", "LEARNER=1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0"]
     command += ["--no-dashboard", "--local-directory", tempfile.gettempdir(), "--death-timeout", "60"]
     command += ["--tls-ca-file", str(credentials / CERTIFICATE)]
     command += ["--tls-cert", str(credentials / CERTIFICATE), "--tls-key", str(credentials / KEY)]

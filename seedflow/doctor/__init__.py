@@ -3,8 +3,3 @@
 One module for each thing that is looked at; each yields `Finding`s. `examine` asks them all. Nothing is
 changed anywhere, and torch is only loaded in a child process.
 """
-
-from seedflow.doctor.examine import Report, examine
-from seedflow.doctor.finding import Finding, Level
-
-__all__ = ["Finding", "Level", "Report", "examine"]

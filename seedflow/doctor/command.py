@@ -23,7 +23,7 @@ def doctor(as_json: bool, **cluster: str | None) -> None:
     if cluster["scheduler"] and cluster["scheduler_file"]:
         raise click.UsageError("--scheduler and --scheduler-file exclude each other.")
     from seedflow.config import parse_config
-    from seedflow.doctor import examine
+    from seedflow.doctor.examine import examine
 
     given = {key: value for key, value in cluster.items() if value is not None}
     report = examine(parse_config({"cluster": given}, "command line"))

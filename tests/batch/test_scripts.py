@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from seedflow.batch import Request, render
 from seedflow.batch.examples import examples
-from seedflow.batch.request import clock, parse_time
-from seedflow.batch.script import SYSTEMS
+from seedflow.batch.request import Request, clock, parse_time
+from seedflow.batch.script import SYSTEMS, render
 from seedflow.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,12 @@ from click.testing import CliRunner, Result
 from distributed import Client
 
 from seedflow.cli import cli
-from seedflow.doctor import Finding, examine
 from seedflow.doctor import batch_system as batch
 from seedflow.doctor import gpu as gpu_module
 from seedflow.doctor import machine as machine_module
 from seedflow.doctor.batch_system import look_at_batch
+from seedflow.doctor.examine import examine
+from seedflow.doctor.finding import Finding
 from seedflow.doctor.gpu import look_at_gpu
 from seedflow.doctor.machine import look_at_machine, usable_cores
 from seedflow.doctor.packages import look_at_packages

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -33,7 +34,9 @@ NO_SERVICES = Path("/usr/sbin/policy-rc.d")
 ADDRESS = "10.79.0"
 BRIDGE, LINK, NAMESPACE = "sfslurm", "sfslurm", "seedflow-slurm-"
 INTERFACE = "eth0"
-COMMAND_SECONDS, INSTALL_SECONDS = 60.0, 600.0
+COMMAND_SECONDS, INSTALL_SECONDS = 240.0, 600.0
+KILL_WAIT = 120
+"""Seconds between SIGTERM and SIGKILL: many, since this machine may be slow."""
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 
 CONFIGURATION = """
@@ -68,7 +71,7 @@ SlurmctldTimeout=30
 SlurmdTimeout=15
 InactiveLimit=0
 MinJobAge=3600
-KillWait=30
+KillWait={kill_wait}
 JobRequeue=1
 MessageTimeout=30
 OverTimeLimit=0
@@ -125,6 +128,7 @@ class SlurmLab:
         self.directory.chmod(0o755)
         self.mark = f"SEEDFLOW_SLURM_{secrets.token_hex(8)}"
         """In the environment of every process of the lab, jobs included."""
+        self._users: list[str] = []
         self.environment = {
             **os.environ,
             "SLURM_CONF": str(self.directory / "slurm.conf"),
@@ -158,6 +162,8 @@ class SlurmLab:
             self.run("ip", "link", "del", f"{LINK}{number}", check=False)
             self.run("ip", "netns", "del", f"{NAMESPACE}{number}", check=False)
         self.run("ip", "link", "del", BRIDGE, check=False)
+        for name in self._users:
+            self.run("userdel", name, check=False)
         shutil.rmtree(self.directory)
 
     @property
@@ -211,6 +217,23 @@ class SlurmLab:
         self.run("scancel", "--full", "--signal=KILL", "--user=root", check=False)
         self.run("scancel", "--user=root", check=False)
         until(lambda: not self.run("squeue", "-h", check=False).strip(), "an empty queue", 120)
+
+    def add_user(self, name: str) -> dict[str, Any]:
+        """Make a user with a home directory; returns what `subprocess` needs to be this user."""
+        home = self.directory / name
+        self.run("useradd", "--no-create-home", f"--home-dir={home}", "--shell=/bin/bash", name)
+        self._users.append(name)
+        entry = pwd.getpwnam(name)
+        home.mkdir(mode=0o700)
+        os.chown(home, entry.pw_uid, entry.pw_gid)
+        environment = {"HOME": str(home), "USER": name, "LOGNAME": name}
+        return {
+            "user": entry.pw_uid,
+            "group": entry.pw_gid,
+            "extra_groups": [],
+            "env": environment,
+            "cwd": home,
+        }
 
     def crash(self, number: int) -> None:
         """Cut a node off and end all that runs there, without a word to anybody."""
@@ -292,6 +315,7 @@ class SlurmLab:
             host=socket.gethostname().partition(".")[0],
             address=ADDRESS,
             lab=self.directory,
+            kill_wait=KILL_WAIT,
             nodes="\n".join(nodes),
         )
         (self.directory / "slurm.conf").write_text(text)

@@ -17,7 +17,7 @@ import pytest
 from seedflow.checkpoints import open_store
 from seedflow.config import load_config
 from seedflow.replay.disk.health import describe_replay
-from tests.hosts.slurm_lab import INTERFACE, SlurmLab, command_line, environment_of, slurm_lab
+from tests.hosts.slurm_lab import INTERFACE, KILL_WAIT, SlurmLab, command_line, environment_of, slurm_lab
 from tests.runs.rig import ENDLESS, metrics, progress, steps, until
 
 pytestmark = [
@@ -31,11 +31,12 @@ SHORT = [
     "replay.min_size=100",
     "replay.samples_per_insert=4",
     "metrics.every_seconds=1",
+    "metrics.tensorboard=false",
+    "train.runs_in=thread",
 ]
 """Learns from its replay after seconds."""
 PATIENCE = 300.0
-GONE_SECONDS = 60.0
-"""Slurm itself needs 30 s where something does not end."""
+GONE_SECONDS = KILL_WAIT + 60.0
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +205,12 @@ def test_a_chain_of_jobs_ends_with_the_one_that_finishes_the_run(lab: SlurmLab, 
 
 
 def test_an_array_trains_each_seed_in_a_directory_of_its_own(lab: SlurmLab, place: Place) -> None:
-    (job,) = place.submit("actor.count=1", "train.total_agent_steps=4000", "--seeds", "1-2")
+    (job,) = place.submit("actor.count=1", "train.total_agent_steps=2000", "--seeds", "1-2")
     for seed in (1, 2):
         task = f"{job}_{seed}"
         assert lab.until_over(task, PATIENCE) == "COMPLETED", place.out(task)
         assert load_config(place.run_dir / f"seed-{seed}").seed == seed
-        assert progress(place.run_dir / f"seed-{seed}")["agent_steps"] >= 4000
+        assert progress(place.run_dir / f"seed-{seed}")["agent_steps"] >= 2000
     place.check_gone()
 
 
@@ -266,18 +267,98 @@ with SLURMRunner(scheduler_file="scheduler-{job_id}.json", scheduler_options=sch
 def test_every_rank_of_a_runner_script_ends_with_0(lab: SlurmLab, tmp_path: Path) -> None:
     """The scheduler's rank, the client's and the workers' end by themselves once the run is finished."""
     (tmp_path / "runner.py").write_text(RUNNER)
-    settings = ["actor.count=2", "train.total_agent_steps=20000"]
+    settings = ["actor.count=2", "train.total_agent_steps=10000", "train.runs_in=thread"]
     rank = f'{sys.executable} runner.py "$@"; code=$?; echo $code > code-$SLURM_PROCID; exit $code'
     srun = ["srun", "--nodes=3", "--ntasks=5", "--cpus-per-task=1", "--kill-on-bad-exit=0"]
     said = lab.run(*srun, "bash", "-c", rank, "bash", *settings, cwd=tmp_path, timeout=PATIENCE)
     assert {int(path.read_text()) for path in tmp_path.glob("code-*")} == {0}, said
     assert len(list(tmp_path.glob("code-*"))) == 5
-    assert progress(tmp_path / "run")["agent_steps"] >= 20000
+    assert progress(tmp_path / "run")["agent_steps"] >= 10000
     until(lambda: not lab.of_jobs(), "every rank to end", GONE_SECONDS)
 
 
 def test_what_slurm_has_is_told_by_the_doctor(lab: SlurmLab) -> None:
     said = lab.run(sys.executable, "-m", "seedflow.cli", "doctor", "--json")
     found = {finding["name"]: finding for finding in json.loads(said)["findings"]}
-    assert (found["requeue"]["value"], found["kill_wait_seconds"]["value"]) == (True, 30)
+    assert (found["requeue"]["value"], found["kill_wait_seconds"]["value"]) == (True, KILL_WAIT)
     assert re.match(r"slurm-wlm \d+", found["slurm"]["value"])
+
+
+def python_of_all() -> tuple[str, str]:
+    """A Python of this version that every user may run, and where it finds what is installed for this one."""
+    packages = [str(Path(__file__).parents[2]), *(path for path in sys.path if path.endswith("-packages"))]
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/{version}"):
+        places = [*Path(python).parents]
+        places += [place for path in packages for place in (Path(path), *Path(path).parents)]
+        if Path(python).exists() and all(place.stat().st_mode & 0o001 for place in places):
+            return python, os.pathsep.join(packages)
+    raise AssertionError(f"no {version} and checkout that other users may read: apt-get install {version}")
+
+
+STRANGER = """
+import sys
+from distributed import Client
+from distributed.security import Security
+
+for security in (None, Security.temporary()):
+    try:
+        Client(sys.argv[1], security=security, timeout=10, set_as_default=False)
+    except (OSError, TypeError, ValueError, RuntimeError):
+        print("refused")
+    else:
+        print("let in")
+"""
+
+
+def test_two_users_jobs_on_one_node_do_not_meet(lab: SlurmLab) -> None:
+    python, packages = python_of_all()
+    users = {name: lab.add_user(name) for name in ("seedflow-ada", "seedflow-bob")}
+    jobs = {}
+    for name, user in users.items():
+        user["env"] |= {"PYTHONPATH": packages}
+        said = lab.run(
+            python, "-m", "seedflow.cli", "batch", "slurm", *SHORT, "actor.count=1", ENDLESS,
+            "--cpus-per-node", "2", "--learner-cpus", "1", "--directive=--nodelist=node1", "--time", "30m",
+            "--interface", INTERFACE, "--run-dir", "run", "--submit",
+            **user,
+        )  # fmt: skip
+        jobs[name] = said.split()[-1]
+    runs = {name: Path(user["cwd"]) / "run" for name, user in users.items()}
+    for name, run_dir in runs.items():
+        until(lambda place=run_dir: steps(place) > 200, f"steps of {name}", 2 * PATIENCE)
+    assert [lab.job(job)["NodeList"] for job in jobs.values()] == ["node1", "node1"]
+    assert [lab.state(job) for job in jobs.values()] == ["RUNNING", "RUNNING"]
+
+    found = [pid for pid, command in lab.of_jobs().items() if "python" in command]
+    owners = [Path(f"/proc/{pid}").stat().st_uid for pid in found]
+    counts = [owners.count(user["user"]) for user in users.values()]
+    assert counts[0] == counts[1] >= 6
+    assert sum(counts) == len(found)
+    files = {name: next(run_dir.glob("batch/*/scheduler.json")) for name, run_dir in runs.items()}
+    addresses = {name: json.loads(file.read_text())["address"] for name, file in files.items()}
+    assert len(set(addresses.values())) == 2
+    for name, other in (("seedflow-ada", "seedflow-bob"), ("seedflow-bob", "seedflow-ada")):
+        assert lab.run("cat", str(files[other]), check=False, **users[name]) == ""
+        assert lab.run(python, "-c", STRANGER, addresses[other], **users[name]).split() == ["refused"] * 2
+
+    for name, job in jobs.items():
+        lab.run("scancel", job)
+        assert lab.until_over(job, PATIENCE) == "CANCELLED"
+        assert progress(runs[name])["agent_steps"] > 0
+    until(lambda: not lab.of_jobs(), "the jobs' processes to end", GONE_SECONDS)
+    left = [path for place in ("/dev/shm", "/tmp") for path in Path(place).iterdir()]
+    assert not [path for path in left if path.lstat().st_uid in [user["user"] for user in users.values()]]
+
+
+def test_slurms_wrapper_for_pbs_accepts_the_script(lab: SlurmLab, place: Place) -> None:
+    lab.run(
+        sys.executable, "-m", "seedflow.cli", "batch", "pbs", *SHORT, "--time", "1h",
+        "--directive=-h", "-o", "job.sh",
+        cwd=place.directory,
+    )  # fmt: skip
+    job = lab.run("qsub", "job.sh", cwd=place.directory).strip()
+    shown = lab.job(job)
+    assert (shown["JobState"], shown["JobName"], shown["TimeLimit"]) == ("PENDING", "seedflow", "01:00:00")
+    lab.run("qdel", job)
+    assert lab.until_over(job, PATIENCE) == "CANCELLED"
