@@ -86,12 +86,8 @@ class ChunkStore:
             for leaving in self._leaving:
                 leaving.append(held)
 
-    def ids(self) -> list[int]:
-        """Of all chunks held, in the order in which they came."""
-        return list(self._chunks)
-
     def some(self, ids: Iterable[int]) -> list[Chunk]:
-        """The chunks of these ids that are still held."""
+        """The chunks of these ids that are held."""
         return [chunk for id_ in ids if (chunk := self._chunks.get(id_)) is not None]
 
     def watch(self) -> list[Chunk]:

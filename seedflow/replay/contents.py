@@ -37,20 +37,20 @@ class Draw:
     size: int
 
 
-PORTION = 8_192
+PORTION = 2_048
 """Chunks that a copy takes at once."""
 
 
 @dataclass
 class Copy:
-    """A snapshot in the making: numbers and ids of one moment, and the chunks as they are gathered.
+    """A snapshot in the making: numbers of one moment, and its chunks as they are gathered.
 
     To touch every chunk takes long where there are hundreds of thousands: most are in no cache. So they are
     gathered in portions, and what goes meanwhile is in `left`.
     """
 
     spec: ReplaySpec
-    ids: list[int]
+    ids: range
     left: list[Chunk]
     unused: set[int]
     sequences: Sequences
@@ -180,13 +180,15 @@ class Contents:
             self.limiter.to_json(),
             cast(dict[str, Any], self._random.bit_generator.state),
         )
+        pending, sequences = list(self.lanes.pending()), self.table.sequences()
         # Where a sequence holds a chunk of an open lane, it is referred to more than once.
-        unused = {chunk.id for chunk in self.lanes.pending() if self._store.references(chunk) == 1}
-        store = self._store
-        return Copy(self.spec, store.ids(), store.watch(), unused, self.table.sequences(), state)
+        unused = {chunk.id for chunk in pending if self._store.references(chunk) == 1}
+        oldest = int(sequences.first_chunk.min(initial=self._next_chunk))
+        ids = range(oldest, self._next_chunk)  # no chunk of a sequence is older than its first
+        return Copy(self.spec, ids, self._store.watch(), unused, sequences, state)
 
     def go_on_copying(self, copy: Copy, begin: int) -> None:
-        """Gather the portion of the chunks that begins at ``ids[begin]``; quick."""
+        """Gather the chunks from ``ids[begin]`` on, a portion of them; quick."""
         copy.chunks += self._store.some(copy.ids[begin : begin + PORTION])
 
     def end_copy(self, copy: Copy) -> None:

@@ -1,4 +1,4 @@
-"""A run with a replay in a batch queue: told to stop at any moment, it saves all there is and goes on from it."""
+"""A run with a replay in a batch queue: told to stop at any moment, it saves all and goes on from there."""
 
 from __future__ import annotations
 
