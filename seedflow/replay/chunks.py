@@ -92,7 +92,8 @@ class ChunkStore:
 
     def watch(self) -> list[Chunk]:
         """A list that from now on gets every chunk that goes, until it is given to `unwatch`."""
-        self._leaving.append(leaving := [])
+        leaving: list[Chunk] = []
+        self._leaving.append(leaving)
         return leaving
 
     def unwatch(self, leaving: list[Chunk]) -> None:
