@@ -259,7 +259,9 @@ class Run:
     def _handle(self, event: _Event) -> None:
         now = time.monotonic()
         if event == "workers":
-            self._roster.see_workers(self._look_at_workers(), now)
+            workers = self._look_at_workers()
+            if workers is not None:
+                self._roster.see_workers(workers, time.monotonic())
         elif event == "stop":
             self._roster.stop(now)
         elif isinstance(event, Note):
@@ -282,10 +284,16 @@ class Run:
             headline = f"the metrics callback of run {self.id} failed: {type(error).__name__}: {error}"
             self._roster.stop(time.monotonic(), Failure(headline, cause=error))
 
-    def _look_at_workers(self) -> tuple[WorkerInfo, ...]:
+    def _look_at_workers(self) -> tuple[WorkerInfo, ...] | None:
+        """The workers that there are; None where the scheduler has no time for an answer, now."""
         scheduler = self._client.scheduler
         assert scheduler is not None
-        return workers_of(self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS))
+        try:
+            identity = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS)
+        except TimeoutError:
+            logger.warning("the scheduler has not answered run %s for %g s", self.id, REPLY_SECONDS)
+            return None
+        return workers_of(identity)
 
     def _submit(self, command: Submit) -> None:
         launch = self._launch(command)
