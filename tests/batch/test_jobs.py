@@ -6,7 +6,9 @@ two names; what is started on another one gets no variable of the job's, as thro
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,8 +69,8 @@ def environment(system: str, directory: Path) -> dict[str, str]:
     return {**common, **job[system]}
 
 
-def start(launch: Launcher, system: str, *settings: str, walltime: int | None = None) -> Launched:
-    """Write a script and run it as a job."""
+def start(launch: Launcher, system: str, *settings: str, **edits: int) -> Launched:
+    """Write a script, edit numbers at its top, and run it as a job."""
     directory = launch.directory
     options = ["--nodes", "2", "--time", "1h", "--interface", "lo", "--run-dir", "run", "-o", "job.sh"]
     options += ["--scratch", str(directory / "scratch")]
@@ -86,8 +88,8 @@ def start(launch: Launcher, system: str, *settings: str, walltime: int | None = 
     written = launch(*command)
     assert written.wait() == 0, written.err
     script = directory / "job.sh"
-    if walltime is not None:
-        script.write_text(script.read_text().replace("WALLTIME=3600 ", f"WALLTIME={walltime} "))
+    for name, value in edits.items():
+        script.write_text(re.sub(rf"^{name}=\d+", f"{name}={value}", script.read_text(), flags=re.MULTILINE))
     return launch("bash", "job.sh", env=environment(system, directory))
 
 
@@ -108,13 +110,23 @@ def test_a_job_of_two_hosts_trains_to_its_end(launch: Launcher, system: str) -> 
 
 
 def test_pbs_does_not_announce_the_end_so_the_script_watches_the_time(launch: Launcher) -> None:
-    job = start(launch, "pbs", ENDLESS, walltime=150)  # 120 of them are for saving
+    job = start(launch, "pbs", ENDLESS, WALLTIME=150)  # 120 of them are for saving
     run_dir = launch.directory / "run"
     job.until(lambda: steps(run_dir), "some steps")
     assert job.end(LONG) == 75, job.out + job.err
     assert progress(run_dir)["agent_steps"] > 0
     assert (launch.directory / "submissions").read_text() == f"{launch.directory}/job.sh\n"
     check_cleared(launch.directory)
+
+
+def test_a_second_attempt_waits_for_the_first_and_does_not_meet_it(launch: Launcher) -> None:
+    (launch.directory / "run").mkdir()
+    with (launch.directory / "run" / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        job = start(launch, "lsf", LOCK_SECONDS=1)
+        assert job.end(LONG) == 1
+    assert "run/.lock since more than 1 s" in job.out
+    assert not list((launch.directory / "run" / "batch").glob("*/scheduler.json"))
 
 
 def test_lsf_sends_its_signal_to_every_process_and_starts_code_75_again(launch: Launcher) -> None:

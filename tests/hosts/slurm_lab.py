@@ -213,9 +213,11 @@ class SlurmLab:
 
     def cancel_all(self) -> None:
         """Cancel whatever is there, and wait until it is gone."""
-        self.run("scancel", "--state=PENDING", "--signal=KILL", "--user=root", check=False)
-        self.run("scancel", "--full", "--signal=KILL", "--user=root", check=False)
-        self.run("scancel", "--user=root", check=False)
+        for state in ("PENDING", "RUNNING"):
+            self.run("scancel", f"--state={state}", check=False)
+        for pid in self.of_jobs():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         until(lambda: not self.run("squeue", "-h", check=False).strip(), "an empty queue", 120)
 
     def add_user(self, name: str) -> dict[str, Any]:
