@@ -79,6 +79,9 @@ if [ -n "$INDEX" ]; then  # one of an array
     SETTINGS+=("seed=$INDEX")
 fi
 HEAD=$(hostname)
+TMPDIR=$(mktemp -d "$SCRATCH/seedflow-XXXXXX") || exit 1
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 mkdir -p "$RUN_DIR/batch" || exit 1
 # What belongs to this attempt alone: a second one never meets the first one's scheduler.
 JOB_DIR=$(mktemp -d "$RUN_DIR/batch/${JOB_ID//[^A-Za-z0-9]/-}-XXXXXX") || exit 1

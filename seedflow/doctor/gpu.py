@@ -11,7 +11,7 @@ from typing import Any
 
 from seedflow.doctor.finding import Finding
 
-DRIVER_SECONDS, TORCH_SECONDS = 20.0, 180.0
+DRIVER_SECONDS, TORCH_SECONDS = 20.0, 300.0
 ASK_TORCH = """
 import json
 import torch

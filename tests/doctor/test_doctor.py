@@ -22,6 +22,7 @@ from seedflow.doctor.gpu import look_at_gpu
 from seedflow.doctor.machine import look_at_machine, usable_cores
 from seedflow.doctor.packages import look_at_packages
 
+pytestmark = pytest.mark.timeout(600)  # torch is loaded in a process of its own
 Programs = Callable[..., None]
 
 

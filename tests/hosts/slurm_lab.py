@@ -34,7 +34,7 @@ NO_SERVICES = Path("/usr/sbin/policy-rc.d")
 ADDRESS = "10.79.0"
 BRIDGE, LINK, NAMESPACE = "sfslurm", "sfslurm", "seedflow-slurm-"
 INTERFACE = "eth0"
-COMMAND_SECONDS, INSTALL_SECONDS = 240.0, 600.0
+COMMAND_SECONDS, INSTALL_SECONDS = 400.0, 600.0
 KILL_WAIT = 120
 """Seconds between SIGTERM and SIGKILL: many, since this machine may be slow."""
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY")

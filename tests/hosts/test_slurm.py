@@ -354,7 +354,7 @@ def test_two_users_jobs_on_one_node_do_not_meet(lab: SlurmLab) -> None:
         assert lab.run("cat", str(files[other]), check=False, **users[name]) == ""
         assert lab.run(python, "-c", STRANGER, addresses[other], **users[name]).split() == ["refused"] * 2
 
-    for name, job in jobs.items():
+    for job in jobs.values():
         lab.run("scancel", job)
         assert lab.until_over(job, PATIENCE) == "CANCELLED"
     until(lambda: not lab.of_jobs(), "the jobs' processes to end", GONE_SECONDS)
