@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import secrets
 import threading
@@ -105,6 +106,7 @@ class Run:
         self._on_metrics = on_metrics
         self._tell = on_note
         self._metrics: Mapping[str, float] = {}
+        self._looked = -math.inf
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._futures: dict[tuple[RoleId, int], Future[RoleResult]] = {}
         self._roster = Roster(config, time.monotonic())
@@ -242,9 +244,11 @@ class Run:
         try:
             event: _Event | None = self._events.get(timeout=patience)
         except queue.Empty:
-            event = "workers" if patience == WORKERS_SECONDS else None
+            event = None
         if event is not None:
             self._handle(event)
+        if time.monotonic() - self._looked >= WORKERS_SECONDS:  # however much is heard meanwhile
+            self._handle("workers")
         for command in self._roster.advance(time.monotonic()):
             if isinstance(command, Submit):
                 self._submit(command)
@@ -259,6 +263,7 @@ class Run:
     def _handle(self, event: _Event) -> None:
         now = time.monotonic()
         if event == "workers":
+            self._looked = now
             workers = self._look_at_workers()
             if workers is not None:
                 self._roster.see_workers(workers, time.monotonic())
