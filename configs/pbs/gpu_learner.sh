@@ -141,8 +141,8 @@ done
 ADDRESS=()
 if [ -n "$INTERFACE" ]; then ADDRESS=(--interface "$INTERFACE"); fi
 
-# Keeps a Dask worker running on this host: one that has lost its connection is given up for good. That is
-# what a nanny cannot do, so there is none.
+# Keeps a Dask worker running on this host: one that has lost its connection is given up for good, and its
+# nanny with it. The nanny sees to it that a worker which hangs in its last moments ends.
 keep_worker() {
     local role=$1 places=$2 stopping='' worker=''
     cd "$SUBMIT_DIR" || return 1
@@ -159,7 +159,7 @@ keep_worker() {
     trap '' USR1 USR2  # the driver's affair
     until [ -n "$stopping" ] || [ -e "$JOB_DIR/ended" ]; do
         (run dask worker --scheduler-file "$DASK_SCHEDULER_FILE" ${ADDRESS[@]+"${ADDRESS[@]}"} \
-            --no-nanny --nthreads "$places" --resources "$role=$places" --memory-limit 0 --no-dashboard \
+            --nworkers 1 --nthreads "$places" --resources "$role=$places" --memory-limit 0 --no-dashboard \
             --local-directory "$TMPDIR" --death-timeout 60 ${WORKER_OPTIONS[@]+"${WORKER_OPTIONS[@]}"} \
             >> "$JOB_DIR/$role-$(hostname).log" 2>&1) &
         worker=$!
@@ -218,9 +218,10 @@ say "the run ended with code $CODE"
 touch "$JOB_DIR/ended"
 rm -f "$JOB_DIR"/*.pem
 if [ -n "$SCHEDULER" ]; then
-    end 20 "$SCHEDULER"  # it sends its workers home
-    await 20 "${STEPS[@]}"
-    end 5 "${STEPS[@]}"
+    kill "$LEARNER" 2> /dev/null
+    end 20 "$SCHEDULER"  # it sends the other workers home
+    await 60 "${STEPS[@]}"
+    end 10 "${STEPS[@]}"
 fi
 if [ -n "$CANCELLED" ]; then
     exit 143  # whoever cancels a job does not want it again

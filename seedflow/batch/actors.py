@@ -97,10 +97,18 @@ def train_with_actor_jobs(config: Config, run_dir: Path, asked: ActorJobs, name:
         _learner_worker(cluster, asked),
         _kept(cluster, run_dir, asked),
         Client(cluster, set_as_default=False, timeout=config.cluster.connect_seconds) as client,
+        _begun(client, config),
         train(config, client, run_dir, resume_or_start=True, block=False, name=name) as run,
     ):
         while not run.wait(LOOK_SECONDS):
             pass
+
+
+@contextlib.contextmanager
+def _begun(client: Client, config: Config) -> Iterator[None]:
+    """Wait for a first job of actors: a cluster of one worker, the learner's, would host them all."""
+    client.wait_for_workers(2, timeout=config.cluster.worker_seconds)
+    yield
 
 
 def wanted_jobs(run_dir: Path, before: int) -> int:
@@ -143,7 +151,6 @@ def _cluster(asked: ActorJobs, run_dir: Path) -> Iterator[Any]:
             cluster = getattr(dask_jobqueue, CLUSTERS[asked.system])(
                 cores=asked.actors,
                 processes=1,
-                nanny=False,
                 memory=asked.memory,
                 job_name="seedflow-actors",
                 job_extra_directives=list(asked.directives),
@@ -178,7 +185,7 @@ def _learner_worker(cluster: Any, asked: ActorJobs) -> Iterator[None]:
     """A Dask worker on this host, for the learner alone."""
     credentials = Path(cluster.shared_temp_directory)
     command = [sys.executable, "-m", "dask", "worker", cluster.scheduler_address]
-    command += ["--resources", "LEARNER=1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0"]
+    command += ["--resources", "LEARNER=1", "--nthreads", "1", "--nworkers", "1", "--memory-limit", "0"]
     command += ["--no-dashboard", "--local-directory", tempfile.gettempdir(), "--death-timeout", "60"]
     command += ["--tls-ca-file", str(credentials / CERTIFICATE)]
     command += ["--tls-cert", str(credentials / CERTIFICATE), "--tls-key", str(credentials / KEY)]

@@ -23,9 +23,10 @@ say "the run ended with code $CODE"
 touch "$JOB_DIR/ended"
 rm -f "$JOB_DIR"/*.pem
 if [ -n "$SCHEDULER" ]; then
-    end 20 "$SCHEDULER"  # it sends its workers home
-    await 20 "${STEPS[@]}"
-    end 5 "${STEPS[@]}"
+    kill "$LEARNER" 2> /dev/null
+    end 20 "$SCHEDULER"  # it sends the other workers home
+    await 60 "${STEPS[@]}"
+    end 10 "${STEPS[@]}"
 fi
 if [ -n "$CANCELLED" ]; then
     exit 143  # whoever cancels a job does not want it again
