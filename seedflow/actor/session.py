@@ -179,7 +179,7 @@ class ActorSession:
         if told is None or (endpoint := Endpoint.from_json(told)) == self._endpoint:
             return False
         self._endpoint = endpoint
-        self._patience.progress()  # there is a learner again: the search for it begins anew
+        self._patience.progress()  # there is a learner again: no pause before the next attempt
         return True
 
     def _serve(self, connection: Connection) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from seedflow.actor.start import Obituary
@@ -180,6 +181,11 @@ class Roster:
             return
         slot.result = result
         slot.host, slot.log_path = result.host or slot.host, result.log_path or slot.log_path
+        if result.outcome == "left":
+            self._workers = tuple(
+                replace(worker, running=worker.running and worker.address != slot.worker)
+                for worker in self._workers
+            )
         if self.phase == "stopping":
             slot.state = "ended"
         elif slot is self._learner:
