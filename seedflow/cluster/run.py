@@ -64,6 +64,8 @@ class Run:
         Asked every second or so: whether somebody wants the run to end.
     on_metrics
         Called, in the thread of the run, with the learner's metrics as they come.
+    on_status
+        Called there whenever something has happened.
     on_note
         Called there with sentences for people: the learner's, and what became of an actor; also in the
         thread that a signal interrupts. Default: the log.
@@ -92,6 +94,7 @@ class Run:
         adoption: Adoption | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
         on_metrics: Callable[[dict[str, float]], None] | None = None,
+        on_status: Callable[[RunStatus], None] = lambda status: None,
         on_note: Callable[[str], None] = logger.warning,
         learner_module: str = "seedflow.learner",
         actor_module: str = "seedflow.actor",
@@ -114,7 +117,7 @@ class Run:
         self._adoption, self._stop_wanted = adoption, stop_wanted
         self.stopped_on_request = False
         self._on_metrics = on_metrics
-        self._tell = on_note
+        self._tell, self._on_status = on_note, on_status
         self._metrics: Mapping[str, float] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._tasks = RoleTasks(client, self.id, outlives_driver, self._on_task)
@@ -372,16 +375,11 @@ class Run:
     def _publish(self, phase: Any) -> None:
         error = str(self._error) if self._error is not None else None
         roster = self._roster
+        counts = roster.restarts, self._metrics, error, roster.learner_restarts
+        status = RunStatus(self.id, phase, roster.roles(), *counts)
+        self._on_status(status)
         with self._changed:
-            self._status = RunStatus(
-                self.id,
-                phase,
-                roster.roles(),
-                roster.restarts,
-                self._metrics,
-                error,
-                roster.learner_restarts,
-            )
+            self._status = status
             self._changed.notify_all()
 
     def _on_topic(self, event: tuple[float, Any]) -> None:
