@@ -105,7 +105,7 @@ class Training:
             return None
         last = records[-1]
         names = ("steps/agent", "train/updates", "lease/active", "actor/restarts", "learner/restarts")
-        return Counts(last["time"], *(int(last[name]) for name in (*names, "gateway/restarts")))
+        return Counts(last["time"], *(int(last.get(name, 0)) for name in (*names, "gateway/restarts")))
 
     def until_whole(self, what: str, learner_restarts: int | None = None, seconds: float = 300.0) -> Counts:
         """Wait until every actor is there and training has gone on since; returns the report that says so."""
