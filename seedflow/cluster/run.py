@@ -333,7 +333,9 @@ class Run:
         self._start_message = {key: value for key, value in launches[0].start.items() if key in known}
         for launch in launches:
             self._tasks.adopt(launch)
-        self._roster.adopt(found, adoption.generations, time.monotonic())
+        now = time.monotonic()
+        self._roster.see_workers(workers, now)
+        self._roster.adopt(found, adoption.generations, now)
 
     def _launch(self, command: Submit) -> Launch:
         role, config = command.role, self._config

@@ -138,8 +138,8 @@ def found(role: RoleId, generation: int, worker: int, running: bool = True) -> F
 
 def adopted(*starts: Found, generations: dict[str, int]) -> tuple[Roster, list[object]]:
     roster = Roster(CONFIG, 0.0)
-    roster.adopt(starts, generations, 0.0)
     roster.see_workers(WORKERS, 0.0)
+    roster.adopt(starts, generations, 0.0)
     return roster, list(roster.advance(0.0))
 
 
