@@ -26,6 +26,7 @@ from seedflow.exit_codes import exit_code
 from seedflow.interrupts import end_on_signals, ending_on_signals
 
 if TYPE_CHECKING:
+    from seedflow.evaluate import EvaluationResult
     from seedflow.experiment import Driving
 
 
@@ -169,35 +170,65 @@ def stop(run_dir: Path) -> None:
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--episodes", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--deterministic", is_flag=True, help="Take the most likely action instead of sampling.")
+@click.option(
+    "--both", is_flag=True, help="Evaluate once with sampled actions, once with the most likely ones."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Default: the run's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--require", type=float, metavar="RETURN", help="Exit with 1 if the mean return is lower.")
 def evaluate(
-    run_dir: Path, episodes: int, deterministic: bool, seed: int | None, as_json: bool, require: float | None
+    run_dir: Path,
+    episodes: int,
+    deterministic: bool,
+    both: bool,
+    seed: int | None,
+    as_json: bool,
+    require: float | None,
 ) -> None:
-    """Evaluate the newest checkpoint of a run."""
+    """Evaluate the newest checkpoint of a run.
+
+    With --both, --json puts what the most likely actions gave under "most_likely", and --require is about the
+    sampled ones.
+    """
+    if both and deterministic:
+        raise click.UsageError(
+            "--both evaluates with the most likely actions, too: leave out --deterministic."
+        )
     from seedflow.evaluate import evaluate as run_evaluation
 
-    result = run_evaluation(run_dir, episodes=episodes, deterministic=deterministic, seed=seed)
+    results = [
+        run_evaluation(run_dir, episodes=episodes, deterministic=likely, seed=seed)
+        for likely in ([False, True] if both else [deterministic])
+    ]
     if as_json:
-        summary = {
-            "return_mean": result.return_mean,
-            "return_std": result.return_std,
-            "episodes": result.episodes,
-            "episode_returns": result.returns,
-            "episode_lengths": result.lengths,
-            "generation": result.generation,
-            "agent_steps": result.agent_steps,
-        }
-        click.echo(json.dumps(summary))
+        summaries = [_summary(result) for result in results]
+        click.echo(json.dumps(summaries[0] | ({"most_likely": summaries[1]} if both else {})))
     else:
-        click.echo(f"return {result.return_mean:.2f} +- {result.return_std:.2f} ({result.episodes} episodes)")
+        for result in results:
+            how = "most likely" if result.deterministic else "sampled"
+            click.echo(
+                f"return {result.return_mean:.2f} +- {result.return_std:.2f} "
+                f"({result.episodes} episodes, {how} actions)"
+            )
     # `not >=` so that a mean that is not a number fails, too.
     if require is None:
         return
-    if not result.return_mean >= require:
-        raise SeedflowError(f"the mean return {result.return_mean:.2f} is below the required {require:g}")
-    click.echo(f"the mean return {result.return_mean:.2f} reaches the required {require:g}", err=True)
+    if not results[0].return_mean >= require:
+        raise SeedflowError(f"the mean return {results[0].return_mean:.2f} is below the required {require:g}")
+    click.echo(f"the mean return {results[0].return_mean:.2f} reaches the required {require:g}", err=True)
+
+
+def _summary(result: EvaluationResult) -> dict[str, Any]:
+    return {
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "episodes": result.episodes,
+        "episode_returns": result.returns,
+        "episode_lengths": result.lengths,
+        "deterministic": result.deterministic,
+        "generation": result.generation,
+        "agent_steps": result.agent_steps,
+    }
 
 
 @cli.command()

@@ -286,7 +286,9 @@ class Run:
         now = time.monotonic()
         if event == "workers":
             self._look_at = now + WORKERS_SECONDS
-            self._roster.see_workers(self._look_at_workers(), now)
+            workers = self._look_at_workers()
+            if workers is not None:
+                self._roster.see_workers(workers, time.monotonic())
         elif event == "stop":
             self._roster.stop(now)
         elif isinstance(event, Note):
@@ -309,10 +311,16 @@ class Run:
             headline = f"the metrics callback of run {self.id} failed: {type(error).__name__}: {error}"
             self._roster.stop(time.monotonic(), Failure(headline, cause=error))
 
-    def _look_at_workers(self) -> tuple[WorkerInfo, ...]:
+    def _look_at_workers(self) -> tuple[WorkerInfo, ...] | None:
+        """The workers that there are; None where the scheduler has no time for an answer, now."""
         scheduler = self._client.scheduler
         assert scheduler is not None
-        return workers_of(self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS))
+        try:
+            identity = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS)
+        except TimeoutError:
+            logger.warning("the scheduler has not answered run %s for %g s", self.id, REPLY_SECONDS)
+            return None
+        return workers_of(identity)
 
     def _submit(self, command: Submit) -> None:
         self._tasks.submit(self._launch(command), command.place)
@@ -326,6 +334,8 @@ class Run:
             If none does.
         """
         workers = self._look_at_workers()
+        if workers is None:
+            raise RunFailed(f"the scheduler has not said within {REPLY_SECONDS:g} s which workers there are")
         found, launches = find_roles(self._client, [worker.address for worker in workers], self.id)
         if not found:
             raise RunFailed("none of its processes is left on the Dask cluster")
