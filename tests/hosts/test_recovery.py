@@ -114,9 +114,9 @@ def the_driver_is_killed_and_the_run_attached_to_again(run: Training) -> None:
     follower = run.background("attach", str(run.dir))
     until(lambda: in_use(run.dir), "another driver")
     until(lambda: "starting another one" in run.lab.output(follower), "the follower's word of it")
-    generation = run.generation("actor-0")
-    run.kill_worker(run.worker_of("actor-0"))  # which shows that the run is driven again
-    until(lambda: run.generation("actor-0") > generation, "the actor to be started again")
+    generations = run.actor_generations()
+    os.kill(min(run.lab.family("seedflow.actor")), signal.SIGKILL)  # which shows that the run is driven again
+    until(lambda: run.actor_generations() > generations, "the actor to be started again")
     run.until_whole("the actor to be back", learner_restarts=before.learner_restarts)
     run.program("stop", str(run.dir))
     assert follower.wait(120) == 143

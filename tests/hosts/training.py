@@ -81,7 +81,7 @@ class Training:
     def program(self, *arguments: str) -> str:
         """Run ``seedflow`` to its end; returns what it has printed."""
         process = self.lab.start(str(PROGRAM), *arguments)
-        code = process.wait(300)
+        code = process.wait(600)
         output = self.lab.output(process)
         assert code == 0, output
         return output
@@ -134,6 +134,10 @@ class Training:
         record = DriverRecord.read(self.dir)
         assert record is not None
         return record.generations[role]
+
+    def actor_generations(self) -> int:
+        """How often actors were started again, all together."""
+        return sum(self.generation(f"actor-{index}") for index in range(ACTORS))
 
     def worker_of(self, role: str) -> str:
         """Address of the worker that hosts a role, such as ``actor-0``."""
