@@ -30,6 +30,11 @@ class RoleId:
         return "train" if self.kind == "actor" else self.kind
 
 
+def task_key(run: str, role: RoleId, generation: int) -> str:
+    """Name of the Dask task of a role's start."""
+    return f"seedflow-{run}-{role}-g{generation}"
+
+
 @dataclass(frozen=True)
 class Launch:
     """One start of one role.
@@ -55,6 +60,8 @@ class Launch:
         OpenMP and BLAS threads of the role; None: all cores of the host.
     grace
         Seconds between the request to stop and the kill.
+    resources
+        What the task holds of its worker.
     """
 
     run: str
@@ -67,11 +74,12 @@ class Launch:
     log_path: str
     threads: int | None
     grace: float
+    resources: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Name of the Dask task."""
-        return f"seedflow-{self.run}-{self.role}-g{self.generation}"
+        return task_key(self.run, self.role, self.generation)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -58,6 +58,13 @@ class ActorConfig(Section):
     stop_seconds: PositiveFloat = Field(10.0, description="grace for an actor to end before it is killed")
 
 
+class LearnerConfig(Section):
+    """The process that does all neural network work."""
+
+    max_restarts: NonNegativeInt = Field(5, description="restarts of the learner allowed per window")
+    restart_window_seconds: PositiveFloat = Field(600.0, description="length of that window")
+
+
 class InferenceConfig(Section):
     """Central batched inference."""
 
@@ -280,6 +287,7 @@ class Config(Section):
     seed: NonNegativeInt = Field(1, description="of everything random in the run")
     env: EnvConfig = EnvConfig()
     actor: ActorConfig = ActorConfig()
+    learner: LearnerConfig = LearnerConfig()
     inference: InferenceConfig = InferenceConfig()
     rollout: RolloutConfig = RolloutConfig()
     network: NetworkConfig = NetworkConfig()
