@@ -163,7 +163,8 @@ def follow(directory: Path, tell: Tell) -> int:
                     break
                 _revive(directory, config, record, console.message)
             time.sleep(POLL_SECONDS)
-    if (words := describe(directory, config.train.total_agent_steps)) is not None:
+    words = describe(directory, config.train.total_agent_steps)
+    if words is not None and not (directory / LOG).exists():  # else the driver has said so in its log
         tell(words)
     return record.exit_code
 

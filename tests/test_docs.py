@@ -185,7 +185,7 @@ def test_every_metric_of_a_run_is_documented(tmp_path: Path) -> None:
     assert {name for name in reported if describe(name) is None} == set()
     # Written only where there are sockets, a gateway or threads, and by algorithms with a replay.
     missing = {metric.name for metric in METRICS} - {row.name for row in rows}
-    elsewhere = ("control/", "cpu/", "gateway/", "replay/")
+    elsewhere = ("control/", "cpu/", "gateway/", "learner/", "replay/")
     assert {name for name in missing if not name.startswith(elsewhere)} == set()
     listed = {code for code in CODE["metrics.md"] if code.startswith("loss/")} - {"loss/*"}
     assert listed == {name for name in reported if name.startswith("loss/")}
