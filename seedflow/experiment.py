@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from seedflow.cluster import Run, RunStatus, open_cluster
+from seedflow.cluster import Preflight, Run, RunStatus, open_cluster
 from seedflow.config import Config
 from seedflow.metrics import Console
 from seedflow.run_dir import Prepared
@@ -56,6 +56,7 @@ class Experiment:
             connection = inner.enter_context(open_cluster(config, client))
             prepared = outer.enter_context(preparation)
             self.dir = prepared.dir
+            elsewhere = client is not None or config.runtime == "cluster"
             self._run = inner.enter_context(
                 Run(
                     connection,
@@ -67,6 +68,7 @@ class Experiment:
                     restore_replay=restore_replay,
                     on_metrics=lambda values: console.write(int(values["steps/agent"]), values),
                     on_note=console.message,
+                    preflight=Preflight(connection, config, spec, console.message) if elsewhere else None,
                 )
             )
             prepared.goes_on()  # a resumed run: its checkpoint was seen to fit

@@ -6,12 +6,14 @@ role is a child process under a Dask task (`supervise`), and Dask carries none o
 
 from seedflow.cluster.connect import open_cluster
 from seedflow.cluster.placement import Place, Placement, WorkerInfo, plan
+from seedflow.cluster.preflight import Preflight
 from seedflow.cluster.run import Run
 from seedflow.cluster.status import RoleStatus, RunStatus
 
 __all__ = [
     "Place",
     "Placement",
+    "Preflight",
     "RoleStatus",
     "Run",
     "RunStatus",

@@ -55,6 +55,8 @@ class Launch:
         OpenMP and BLAS threads of the role; None: all cores of the host.
     grace
         Seconds between the request to stop and the kill.
+    gpu
+        Whether the role may see the GPUs of its worker.
     """
 
     run: str
@@ -67,6 +69,7 @@ class Launch:
     log_path: str
     threads: int | None
     grace: float
+    gpu: bool = True
 
     @property
     def key(self) -> str:

@@ -19,12 +19,14 @@ from distributed.scheduler import KilledWorker
 
 from seedflow.cluster.launch import Launch, Note, RoleId, RoleResult
 from seedflow.cluster.placement import WorkerInfo, workers_of
+from seedflow.cluster.preflight import Preflight
 from seedflow.cluster.report import Failure
+from seedflow.cluster.resources import GPU
 from seedflow.cluster.roster import STOP_MARGIN, Cancel, Roster, Submit
 from seedflow.cluster.status import RunStatus
-from seedflow.cluster.supervisor import as_task
+from seedflow.cluster.supervisor import MARKER, as_task
 from seedflow.config import Config
-from seedflow.errors import RunFailed, SeedflowError
+from seedflow.errors import PlacementError, RunFailed, SeedflowError
 from seedflow.interrupts import STOPPING, sigterm_as_exit, uninterrupted
 from seedflow.roles.messages import failure as failure_message
 from seedflow.specs import EnvSpec
@@ -62,6 +64,8 @@ class Run:
     on_note
         Called there with sentences for people: the learner's, and what became of an actor; also in the
         thread that a signal interrupts. Default: the log.
+    preflight
+        Looks at the workers before the learner is started on one of them; None: nothing is checked.
     learner_module, actor_module
         What the roles run, as ``python -m``.
 
@@ -85,6 +89,7 @@ class Run:
         restore_replay: str | None = None,
         on_metrics: Callable[[dict[str, float]], None] | None = None,
         on_note: Callable[[str], None] = logger.warning,
+        preflight: Preflight | None = None,
         learner_module: str = "seedflow.learner",
         actor_module: str = "seedflow.actor",
     ) -> None:
@@ -104,6 +109,8 @@ class Run:
         }
         self._on_metrics = on_metrics
         self._tell = on_note
+        self._preflight = preflight
+        self._marker = self.dir / f"{MARKER}{self.id}"
         self._metrics: Mapping[str, float] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._futures: dict[tuple[RoleId, int], Future[RoleResult]] = {}
@@ -221,6 +228,7 @@ class Run:
         try:
             self._client.subscribe_topic(self._client.id, self._on_topic)
             self._client.subscribe_topic("all", self._on_cluster_event)
+            self._marker.touch(mode=0o600)
             self._events.put("workers")
             while self._roster.phase != "ended":
                 self._step()
@@ -233,6 +241,7 @@ class Run:
             self._error = self._error or RunFailed(text)
             self._error.__cause__ = self._error.__cause__ or cause
         finally:
+            self._marker.unlink(missing_ok=True)
             self._publish("ended")
 
     def _step(self) -> None:
@@ -285,9 +294,26 @@ class Run:
     def _look_at_workers(self) -> tuple[WorkerInfo, ...]:
         scheduler = self._client.scheduler
         assert scheduler is not None
-        return workers_of(self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS))
+        said = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS)
+        workers = workers_of(said)
+        if self._preflight is not None and self._roster.waiting:
+            workers = self._preflight.without_held(workers, self.id)
+        return workers
+
+    def _approved(self, command: Submit) -> bool:
+        """Whether the learner may start at its place; ends the run if not."""
+        if self._preflight is None or command.role.kind != "learner":
+            return True
+        try:
+            self._preflight.check(*self._roster.plan(), self._marker)
+        except PlacementError as error:
+            self._roster.refuse(command, Failure(str(error), placement=True), time.monotonic())
+            return False
+        return True
 
     def _submit(self, command: Submit) -> None:
+        if not self._approved(command):
+            return
         launch = self._launch(command)
         future = self._client.submit(
             as_task(launch),
@@ -328,6 +354,7 @@ class Run:
             log_path=str(self.dir / "logs" / f"{role}-g{command.generation}.log"),
             threads=config.train.torch_threads if learner else 1,
             grace=config.cluster.stop_seconds if learner else config.actor.stop_seconds,
+            gpu=learner or GPU in (config.actor.resources or {}),
         )
 
     def _cancel(self, command: Cancel) -> None:

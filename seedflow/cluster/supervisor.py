@@ -23,6 +23,7 @@ from dask.system import CPU_COUNT
 from distributed import Status, Worker, get_worker, secede
 
 from seedflow.actor.activity import Activity
+from seedflow.cluster.addresses import address_to_bind
 from seedflow.cluster.credentials import worker_tls
 from seedflow.cluster.launch import Launch, Note, RoleResult
 from seedflow.errors import ConfigError, PlacementError, TransportError
@@ -32,6 +33,8 @@ from seedflow.roles.messages import failure
 from seedflow.rpc.listener import remove_socket
 
 POLL_SECONDS = 0.25
+MARKER = ".run-"
+"""How the file begins by which a worker knows the run's directory from another one of the same path."""
 HANG_MARGIN = 5.0
 """Seconds that an actor has to notice by itself that an environment hangs."""
 CRASH_MARK, CRASH_LINES = "Fatal Python error", 200
@@ -80,14 +83,16 @@ def supervise(launch: Launch) -> RoleResult:
     return result
 
 
-def role_environment(threads: int | None) -> dict[str, str]:
+def role_environment(threads: int | None, gpu: bool = True) -> dict[str, str]:
     """Environment variables of a role.
 
     The number of threads is always explicit: Dask sets it to 1 in its workers, which would throttle a
     learner on CPUs, while actors, of which there are many on a host, must not use a thread per core each.
+    Without `gpu` the role sees no GPU, of which an environment would otherwise take memory from the learner.
+    A learner sees what its worker does; of dask-cuda's it takes the first, which is the worker's own.
     """
     count = str(threads or CPU_COUNT)
-    return dict.fromkeys(THREAD_VARIABLES, count)
+    return dict.fromkeys(THREAD_VARIABLES, count) | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) -> RoleResult:
@@ -96,13 +101,13 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
         return RoleResult("lost", host=host)
     if (outcome := _must_end(worker, key)) is not None:
         return RoleResult(outcome, host=host)
-    environment = role_environment(launch.threads)
+    environment = role_environment(launch.threads, launch.gpu)
     log_path = _open_log(launch, worker, environment)
     start = dict(launch.start)
     tls = worker_tls(worker)
     start["tls"] = None if tls is None else tls.to_json()
     if launch.role.kind == "learner":
-        start["host"] = start.get("host") or worker.ip
+        start["host"] = address_to_bind(start.get("host"), worker.ip)
     done: str | None = None
     failed: Mapping[str, Any] | None = None
     socket_path: str | None = None

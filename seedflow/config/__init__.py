@@ -10,6 +10,7 @@ from seedflow.config.load import (
     load_config,
     parse_config,
 )
+from seedflow.config.network import FrameStackConfig, NetworkConfig
 from seedflow.config.tree import (
     ActorConfig,
     CheckpointConfig,
@@ -17,10 +18,9 @@ from seedflow.config.tree import (
     Config,
     EnvConfig,
     EvalConfig,
-    FrameStackConfig,
     InferenceConfig,
+    LearnerConfig,
     MetricsConfig,
-    NetworkConfig,
     ReplayConfig,
     RolloutConfig,
     RpcConfig,
@@ -37,6 +37,7 @@ __all__ = [
     "EvalConfig",
     "FrameStackConfig",
     "InferenceConfig",
+    "LearnerConfig",
     "MetricsConfig",
     "NetworkConfig",
     "R2D2Config",

@@ -1,18 +1,19 @@
 """The tree of settings.
 
 Each section belongs to one part of the system and is a frozen pydantic model; an unknown key is
-refused. No other module but `seedflow.config.algo` defines a setting. Checks that concern one section
-stand in it, checks across sections in `Config`.
+refused. No other module but `seedflow.config.algo` and `seedflow.config.network` defines a setting. Checks
+that concern one section stand in it, checks across sections in `Config`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from seedflow.config.algo import AlgoConfig, R2D2Config, VTraceConfig
+from seedflow.config.network import NetworkConfig
 from seedflow.config.section import Fraction, NonNegative, Section
 
 SPARE_BLOCKS = 2
@@ -35,6 +36,10 @@ class EnvConfig(Section):
         description="a run in one process (runtime=inline) goes on exactly where it was saved: every episode "
         "has a seed of its own and its actions are kept; environments are stepped one after the other",
     )
+    ship: tuple[str, ...] = Field(
+        (),
+        description="modules or packages, by name or path, sent along to where environments are made",
+    )
     on_nonfinite: Literal["error", "mask"] = Field(
         "error", description="NaN or infinity in an observation or reward: an error, or 0 in its place"
     )
@@ -56,6 +61,20 @@ class ActorConfig(Section):
         60.0, description="how long an actor looks for its learner before it gives up"
     )
     stop_seconds: PositiveFloat = Field(10.0, description="grace for an actor to end before it is killed")
+    resources: dict[str, PositiveFloat] | None = Field(
+        None,
+        description="of its Dask worker that an actor holds; default: 1 of ACTOR where a worker declares it",
+    )
+
+
+class LearnerConfig(Section):
+    """The process that does all neural network work."""
+
+    resources: dict[str, PositiveFloat] | None = Field(
+        None,
+        description="of its Dask worker that the learner holds; {GPU: 0.5} shares a GPU; default: 1 of "
+        "LEARNER or GPU where a worker declares it",
+    )
 
 
 class InferenceConfig(Section):
@@ -80,39 +99,6 @@ class RolloutConfig(Section):
     )
     queue: PositiveInt = Field(16, description="finished unrolls waiting for training, at most")
     prefetch: PositiveInt = Field(1, description="batches assembled ahead of training")
-
-
-class FrameStackConfig(Section):
-    """Newest frames stacked as part of the core state."""
-
-    depth: PositiveInt = Field(1, description="frames seen at once; 1 stacks nothing")
-    padding: Literal["repeat", "zero"] = Field(
-        "repeat", description="what stands before an episode's first frame"
-    )
-
-
-class NetworkConfig(Section):
-    """The agent's network: frame stack, encoder, optional inputs, core, heads."""
-
-    encoder: Literal["mlp", "nature", "shallow", "small"] = Field(
-        "mlp",
-        description="shallow, nature: convolutions over an image, of Mnih et al. 2013 and 2015; small: one "
-        "layer, for MinAtar",
-    )
-    hidden: tuple[PositiveInt, ...] = Field((64, 64), description="layer sizes of the mlp encoder")
-    activation: Literal["relu", "tanh"] = Field("tanh", description="of the mlp encoder")
-    features: PositiveInt = Field(512, description="output size of the convolutional encoders")
-    frame_stack: FrameStackConfig = FrameStackConfig()
-    core: Literal["none", "lstm"] = Field("none", description="recurrent core behind the encoder")
-    core_size: PositiveInt = Field(64, description="hidden size of the recurrent core")
-    head_size: PositiveInt = Field(512, description="hidden size of each of r2d2's two dueling heads")
-    inputs: tuple[Literal["previous_action", "previous_reward"], ...] = Field(
-        (), description="concatenated to the features before the core"
-    )
-    autocast: Literal["none", "bfloat16"] = Field(
-        "none", description="bfloat16: matrix products and convolutions in it, acting and training alike"
-    )
-    compile: bool = Field(False, description="by torch.compile, when it first runs, which takes a while")
 
 
 class TrainConfig(Section):
@@ -199,6 +185,9 @@ class KernelsConfig(Section):
     )
 
 
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
 class RpcConfig(Section):
     """How observations and actions travel."""
 
@@ -209,7 +198,9 @@ class RpcConfig(Section):
         None, description="[low, high] for the gateway; default: any free port"
     )
     interface: str | None = Field(
-        None, description="address the gateway binds; default: the Dask worker's own"
+        None,
+        description="address or network interface, such as ib0, of the learner's host that the gateway "
+        "binds; default: the Dask worker's own",
     )
     connect_seconds: PositiveFloat = Field(30.0, description="deadline of one connection attempt")
 
@@ -243,6 +234,12 @@ class MetricsConfig(Section):
     tensorboard: bool = Field(True, description="write event files beside metrics.jsonl")
     console: Literal["auto", "live", "plain", "off"] = Field(
         "auto", description="auto: live on a terminal, plain lines elsewhere"
+    )
+    prometheus_port: Port | None = Field(
+        None, description="the learner serves its metrics there, to Prometheus; 0: any free port"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="the least that the logs of the roles hold"
     )
 
 
@@ -280,6 +277,7 @@ class Config(Section):
     seed: NonNegativeInt = Field(1, description="of everything random in the run")
     env: EnvConfig = EnvConfig()
     actor: ActorConfig = ActorConfig()
+    learner: LearnerConfig = LearnerConfig()
     inference: InferenceConfig = InferenceConfig()
     rollout: RolloutConfig = RolloutConfig()
     network: NetworkConfig = NetworkConfig()

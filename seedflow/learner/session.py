@@ -69,7 +69,7 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             gateway = GatewayProcess(
                 token,
                 str(control.path),
-                config.rpc.interface or start.host,
+                start.host,
                 config.rpc.ports,
                 spec,
                 groups=layout.groups,
