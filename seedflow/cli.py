@@ -67,6 +67,9 @@ def cli() -> None:
 @click.option("--restore-replay", metavar="PATH", help="Begin with the replay of another run's checkpoint.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster of this scheduler.")
 @click.option("--scheduler-file", metavar="FILE", help="Run on the Dask cluster that this file describes.")
+@click.option(
+    "--ship", metavar="MODULE", multiple=True, help="Send a module or package of yours along; repeat."
+)
 @click.option("--tls-ca-file", metavar="FILE", help="Certificate authority of the Dask cluster.")
 @click.option("--tls-cert", metavar="FILE", help="Own certificate for the Dask cluster.")
 @click.option("--tls-key", metavar="FILE", help="Key of that certificate.")
@@ -76,6 +79,7 @@ def train(
     resume: bool,
     resume_or_start: bool,
     restore_replay: str | None,
+    ship: tuple[str, ...],
     **cluster: str | None,
 ) -> None:
     """Train an agent.
@@ -105,6 +109,8 @@ def train(
     if cluster["scheduler"] or cluster["scheduler_file"]:
         overrides.append("runtime=cluster")
     config = load_config(source, overrides, called="command line")
+    if ship:
+        config = load_config(config, {"env.ship": list(dict.fromkeys([*config.env.ship, *ship]))})
 
     from seedflow.train import train as run_training
 

@@ -14,6 +14,7 @@ from seedflow.specs import EnvSpec
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.deploy import Cluster
 
 
 class Experiment:
@@ -31,13 +32,15 @@ class Experiment:
     console
         Shows the progress.
     client
-        A client of the caller's whose cluster is used; never closed.
+        A client or cluster of the caller's, which is never closed, or a scheduler's address.
     resume
         Go on from the newest checkpoint.
     env_fn
         The user's environment, pickled.
     restore_replay
         Another run whose replay to begin with.
+    ship
+        Modules of the user's, packed.
     """
 
     def __init__(
@@ -46,10 +49,11 @@ class Experiment:
         spec: EnvSpec,
         preparation: AbstractContextManager[Prepared],
         console: Console,
-        client: Client | None,
+        client: Client | Cluster | str | None,
         resume: bool,
         env_fn: bytes | None,
         restore_replay: str | None = None,
+        ship: bytes | None = None,
     ) -> None:
         with ExitStack() as outer, ExitStack() as inner:
             inner.enter_context(console)
@@ -64,6 +68,7 @@ class Experiment:
                     spec,
                     self.dir,
                     env_fn=env_fn,
+                    ship=ship,
                     resume=resume,
                     restore_replay=restore_replay,
                     on_metrics=lambda values: console.write(int(values["steps/agent"]), values),

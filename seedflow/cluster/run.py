@@ -57,6 +57,8 @@ class Run:
         The run's directory; logs of the roles go to ``logs/<role>-<index>-g<generation>.log`` below it.
     env_fn
         The user's function that makes an environment, pickled.
+    ship
+        Modules of the user's (`seedflow.envs.shipped.pack`).
     resume
         Whether the learner restores the last checkpoint of `run_dir`.
     on_metrics
@@ -85,6 +87,7 @@ class Run:
         run_dir: Path,
         *,
         env_fn: bytes | None = None,
+        ship: bytes | None = None,
         resume: bool = False,
         restore_replay: str | None = None,
         on_metrics: Callable[[dict[str, float]], None] | None = None,
@@ -104,6 +107,7 @@ class Run:
             "token": secrets.token_hex(32),
             "run_dir": str(self.dir),
             "env_fn": b64encode(env_fn).decode() if env_fn is not None else None,
+            "ship": b64encode(ship).decode() if ship is not None else None,
             "resume": resume,
             "restore_replay": restore_replay,
         }
