@@ -30,6 +30,11 @@ class RoleId:
         return "train" if self.kind == "actor" else self.kind
 
 
+def task_key(run: str, role: RoleId, generation: int) -> str:
+    """Name of the Dask task of a role's start."""
+    return f"seedflow-{run}-{role}-g{generation}"
+
+
 @dataclass(frozen=True)
 class Launch:
     """One start of one role.
@@ -57,6 +62,8 @@ class Launch:
         Seconds between the request to stop and the kill.
     gpu
         Whether the role may see the GPUs of its worker.
+    resources
+        What the task holds of its worker.
     """
 
     run: str
@@ -70,11 +77,12 @@ class Launch:
     threads: int | None
     grace: float
     gpu: bool = True
+    resources: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Name of the Dask task."""
-        return f"seedflow-{self.run}-{self.role}-g{self.generation}"
+        return task_key(self.run, self.role, self.generation)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

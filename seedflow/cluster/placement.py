@@ -46,7 +46,7 @@ class WorkerInfo:
     held
         What tasks of others hold of its resources, as far as it was asked.
     holders
-        The keys of these tasks.
+        The keys of these tasks, by resource.
     """
 
     address: str
@@ -56,7 +56,7 @@ class WorkerInfo:
     resources: Mapping[str, float] = field(default_factory=dict)
     running: bool = True
     held: Mapping[str, float] = field(default_factory=dict)
-    holders: tuple[str, ...] = ()
+    holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def declares(self, needs: Mapping[str, float]) -> bool:
         """Whether it has as much of each resource, held by others or not."""
@@ -195,13 +195,18 @@ def _learner_workers(running: Sequence[WorkerInfo], needs: Needs) -> list[Worker
             f"start one with `dask worker SCHEDULER_ADDRESS --resources {flag(whole(needs.learner))}`, or "
             "change learner.resources"
         )
-    holders = sorted({key for worker in declaring for key in worker.holders})
     addresses = ", ".join(worker.address for worker in declaring)
     raise PlacementError(
         f"the learner needs {show(needs.learner)}, and other tasks hold too much of it on every worker that "
-        f"declares it ({addresses}): {', '.join(holders)}; wait for them, share by learner.resources, or "
-        f"start another worker with `dask worker SCHEDULER_ADDRESS --resources {flag(whole(needs.learner))}`"
+        f"declares it ({addresses}): {_holders(declaring, needs.learner)}; wait for them, share by "
+        "learner.resources, or start another worker with `dask worker SCHEDULER_ADDRESS --resources "
+        f"{flag(whole(needs.learner))}`"
     )
+
+
+def _holders(workers: Iterable[WorkerInfo], needs: Mapping[str, float]) -> str:
+    keys = {key for worker in workers for name in needs for key in worker.holders.get(name, ())}
+    return ", ".join(sorted(keys))
 
 
 def _learner_rank(worker: WorkerInfo, needs: Needs) -> tuple[bool, float, int]:
@@ -224,8 +229,7 @@ def _too_few(
         offer = f"its workers declare {flag(total)} in all"
         held = {name: sum(worker.held.get(name, 0) for worker in others) for name in needs.actor}
         if any(held.values()):
-            holders = sorted({key for worker in others for key in worker.holders})
-            offer += f", of which other tasks hold {flag(held)} ({', '.join(holders)})"
+            offer += f", of which other tasks hold {flag(held)} ({_holders(others, needs.actor)})"
         if needs.actor_given:
             offer += f", and actor.resources = {show(needs.actor)}"
         remedy = f'start more workers, or with a larger --resources "{next(iter(needs.actor))}=..."'

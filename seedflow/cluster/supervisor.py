@@ -26,6 +26,7 @@ from seedflow.actor.activity import Activity
 from seedflow.cluster.addresses import address_to_bind
 from seedflow.cluster.credentials import worker_tls
 from seedflow.cluster.launch import Launch, Note, RoleResult
+from seedflow.cluster.registry import LiveRole, entered
 from seedflow.errors import ConfigError, PlacementError, TransportError
 from seedflow.private import private_directory
 from seedflow.roles import RoleProcess
@@ -67,19 +68,20 @@ def supervise(launch: Launch) -> RoleResult:
     """Run a role to its end, inside a Dask task."""
     worker = get_worker()
     key = str(worker.get_current_task())
-    attempt = uuid.uuid4().hex
+    live = LiveRole(launch, uuid.uuid4().hex, launch.topic)
 
     def tell(kind: Literal["started", "message", "ended"], content: Mapping[str, Any]) -> None:
-        note = Note(launch.run, launch.role, launch.generation, attempt, kind, content)
-        worker.log_event(launch.topic, note.to_event())
+        note = Note(launch.run, launch.role, launch.generation, live.attempt, kind, content)
+        worker.log_event(live.topic, note.to_event())
 
     secede()
-    try:
-        result = _run(launch, worker, key, tell)
-    except (OSError, PlacementError, TransportError) as error:
-        retryable = not isinstance(error, PlacementError)
-        result = RoleResult("broken", failed=failure(error, retryable), host=socket.gethostname())
-    tell("ended", asdict(result))
+    with entered(live):
+        try:
+            result = _run(live, worker, key, tell)
+        except (OSError, PlacementError, TransportError) as error:
+            retryable = not isinstance(error, PlacementError)
+            result = RoleResult("broken", failed=failure(error, retryable), host=socket.gethostname())
+        tell("ended", asdict(result))
     return result
 
 
@@ -95,8 +97,8 @@ def role_environment(threads: int | None, gpu: bool = True) -> dict[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, count) | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
-def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) -> RoleResult:
-    host = socket.gethostname()
+def _run(live: LiveRole, worker: Worker, key: str, tell: Callable[..., None]) -> RoleResult:
+    launch, host = live.launch, socket.gethostname()
     if worker.address != launch.worker:
         return RoleResult("lost", host=host)
     if (outcome := _must_end(worker, key)) is not None:
@@ -116,7 +118,8 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
     limit = _env_timeout(launch)
     process = RoleProcess(launch.module, start, log_path, environment)
     try:
-        tell("started", {"host": host, "pid": process.pid, "log_path": str(log_path)})
+        live.started = {"host": host, "pid": process.pid, "log_path": str(log_path)}
+        tell("started", live.started)
         while True:
             # The code is read first: what a role said before it ended is then all there.
             code = process.returncode()
@@ -126,10 +129,15 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
                 elif message["kind"] == "failed":
                     failed = message
                 elif message["kind"] == "endpoint":
+                    live.learner_at = message
                     socket_path = message["endpoint"].get("socket")
+                elif message["kind"] == "state":
+                    live.state = str(message.get("state"))
                 tell("message", message)
             if code is not None:
                 break
+            if (endpoint := live.take_endpoint()) is not None:
+                process.send({"kind": "endpoint", "endpoint": dict(endpoint)})
             if (outcome := _must_end(worker, key)) is not None:
                 process.stop(min(launch.grace, LEAVING_SECONDS) if outcome == "left" else launch.grace)
             elif Activity(process.board()).overdue(limit):

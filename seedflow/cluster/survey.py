@@ -93,7 +93,7 @@ def with_held_resources(client: Client, workers: Sequence[WorkerInfo], run: str)
     answers = run_on(client, declaring, _holding(f"seedflow-{run}-"))
     told = {address: answer for address, answer in answers.items() if not isinstance(answer, Exception)}
     return tuple(
-        replace(worker, held=told[worker.address][0], holders=tuple(told[worker.address][1]))
+        replace(worker, held=told[worker.address][0], holders=told[worker.address][1])
         if worker.address in told
         else worker
         for worker in workers
@@ -172,23 +172,23 @@ def _versions() -> Callable[[tuple[str, ...]], dict[str, str | None]]:
 
 
 def _holding(own: str) -> Callable[..., Any]:
-    def seedflow_resources(dask_worker: Any) -> tuple[dict[str, float], list[str]]:
+    def seedflow_resources(dask_worker: Any) -> tuple[dict[str, float], dict[str, tuple[str, ...]]]:
         state = dask_worker.state
         held = {
             name: total - state.available_resources[name] for name, total in state.total_resources.items()
         }
-        holders = []
+        holders: dict[str, tuple[str, ...]] = {}
         for key, task in state.tasks.items():
             # A cancelled task holds its resources until it has returned.
             at_work = {task.state, task.previous} & {"executing", "long-running"}
             if not at_work or not task.resource_restrictions:
                 continue
-            if str(key).startswith(own):
-                for name, amount in task.resource_restrictions.items():
+            for name, amount in task.resource_restrictions.items():
+                if str(key).startswith(own):
                     held[name] -= amount
-            else:
-                holders.append(str(key))
-        return {name: amount for name, amount in held.items() if amount > 1e-9}, sorted(holders)
+                else:
+                    holders[name] = (*holders.get(name, ()), str(key))
+        return {name: amount for name, amount in held.items() if amount > 1e-9}, holders
 
     return seedflow_resources
 

@@ -11,6 +11,7 @@ from seedflow.config.load import (
     parse_config,
 )
 from seedflow.config.network import FrameStackConfig, NetworkConfig
+from seedflow.config.replay import ReplayConfig
 from seedflow.config.tree import (
     ActorConfig,
     CheckpointConfig,
@@ -21,7 +22,6 @@ from seedflow.config.tree import (
     InferenceConfig,
     LearnerConfig,
     MetricsConfig,
-    ReplayConfig,
     RolloutConfig,
     RpcConfig,
     TrainConfig,

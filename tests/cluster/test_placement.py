@@ -63,13 +63,19 @@ def test_a_gpu_is_shared_where_the_learner_asks_for_a_part() -> None:
     config = Config.model_validate({"actor": {"count": 1}, "learner": {"resources": {"GPU": 0.5}}})
     workers = [
         worker(1),
-        worker(2, resources={"GPU": 1}, held={"GPU": 0.5}, holders=("seedflow-ab-learner-0",)),
+        worker(2, resources={"GPU": 1}, held={"GPU": 0.5}, holders={"GPU": ("seedflow-ab-learner-0-g0",)}),
     ]
     assert plan(workers, config).learner == Place(workers[1].address, "10.0.0.2", {"GPU": 0.5})
 
 
 def test_a_learner_goes_where_the_resource_is_free() -> None:
-    busy = worker(1, resources={"GPU": 1}, held={"GPU": 1}, holders=("train-model",), memory_limit=64 * GIB)
+    busy = worker(
+        1,
+        resources={"GPU": 1},
+        held={"GPU": 1},
+        holders={"GPU": ("train-model",), "ACTOR": ("another",)},
+        memory_limit=64 * GIB,
+    )
     assert plan([busy, worker(2, resources={"GPU": 1})], settings(1)).learner.host == "10.0.0.2"
     with pytest.raises(PlacementError) as error:
         plan([busy, worker(2, nthreads=8)], settings(1))
@@ -99,7 +105,7 @@ def test_actors_hold_what_the_settings_say() -> None:
 
 
 def test_what_other_runs_hold_is_no_place_and_they_are_named() -> None:
-    other = ("seedflow-ab-actor-0-g0", "seedflow-ab-actor-1-g0")
+    other = {"ACTOR": ("seedflow-ab-actor-0-g0", "seedflow-ab-actor-1-g0")}
     workers = [worker(1), worker(2, resources={"ACTOR": 4}, held={"ACTOR": 2}, holders=other)]
     assert hosts(plan(workers, settings(count=2)).actors) == ["2", "2"]
     message = (
