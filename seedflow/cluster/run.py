@@ -17,13 +17,13 @@ from distributed import Client
 
 from seedflow.cluster.adoption import Adoption, announce, find_roles
 from seedflow.cluster.launch import Launch, Note, RoleId, RoleResult
+from seedflow.cluster.logs import MARKER, collect
 from seedflow.cluster.placement import WorkerInfo, workers_of
 from seedflow.cluster.preflight import Preflight
 from seedflow.cluster.report import Failure
 from seedflow.cluster.resources import GPU
 from seedflow.cluster.roster import STOP_MARGIN, Announce, Cancel, Roster, Submit
 from seedflow.cluster.status import RunStatus
-from seedflow.cluster.supervisor import MARKER
 from seedflow.cluster.tasks import REPLY_SECONDS, RoleTasks
 from seedflow.config import Config
 from seedflow.errors import PlacementError, RunFailed, SeedflowError
@@ -126,6 +126,7 @@ class Run:
         self._on_metrics = on_metrics
         self._tell = on_note
         self._preflight = preflight
+        self._outlives = outlives_driver or adoption is not None
         self._marker = self.dir / f"{MARKER}{self.id}"
         self._metrics: Mapping[str, float] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -300,6 +301,8 @@ class Run:
             self._roster.see_workers(self._look_at_workers(), now)
         elif event == "stop":
             self._roster.stop(now)
+        elif isinstance(event, Note) and event.kind == "log":
+            collect(self.dir, f"{event.role}-g{event.generation}.log", str(event.content["text"]))
         elif isinstance(event, Note):
             self._roster.heard(event, now)
             if event.role.kind == "learner" and event.content.get("kind") == "metrics":
@@ -390,6 +393,7 @@ class Run:
             threads=config.train.torch_threads if learner else 1,
             grace=config.cluster.stop_seconds if learner else config.actor.stop_seconds,
             gpu=learner or GPU in (config.actor.resources or {}),
+            keep_log=self._outlives,
         )
 
     def _let_go(self) -> None:
