@@ -9,6 +9,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from seedflow.cluster.report import Failure
 from seedflow.cluster.resources import GPU
 from seedflow.cluster.roster import STOP_MARGIN, Announce, Cancel, Roster, Submit
 from seedflow.cluster.status import RunStatus
-from seedflow.cluster.tasks import REPLY_SECONDS, RoleTasks
+from seedflow.cluster.tasks import REPLY_SECONDS, RoleTasks, forget_events
 from seedflow.config import Config
 from seedflow.errors import PlacementError, RunFailed, SeedflowError
 from seedflow.interrupts import STOPPING, sigterm_as_exit, uninterrupted
@@ -403,6 +404,10 @@ class Run:
         self._tasks.let_go()
         self._client.unsubscribe_topic("all")
         self._client.unsubscribe_topic(self._client.id)
+        with suppress(Exception):  # a courtesy: the scheduler forgets them an hour later
+            self._client.sync(
+                self._client._run_on_scheduler, forget_events(self._client.id), callback_timeout=REPLY_SECONDS
+            )
 
     def _publish(self, phase: Any) -> None:
         error = str(self._error) if self._error is not None else None
