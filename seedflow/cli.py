@@ -3,8 +3,7 @@
 Commands are thin fronts of the Python API. What they need is imported when they run, so that help and
 completion are fast and a mistake in a setting is reported before torch or Dask are loaded.
 
-Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 75 stopped early with a checkpoint and worth
-requeueing (``EX_TEMPFAIL``), 128 + n ended by signal n.
+Exit codes: see `seedflow.exit_codes`.
 """
 
 from __future__ import annotations
@@ -12,21 +11,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 import seedflow
 from seedflow.bench.command import bench
-from seedflow.errors import ConfigError, RunSuspended, SeedflowError, SpecError
-from seedflow.interrupts import Signalled, end_on_signals, ending_on_signals
+from seedflow.errors import RunStopped, SeedflowError
+from seedflow.exit_codes import exit_code
+from seedflow.interrupts import end_on_signals, ending_on_signals
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_REQUEUE = 75
+if TYPE_CHECKING:
+    from seedflow.evaluate import EvaluationResult
+    from seedflow.experiment import Driving
 
 
 class _Commands(click.Group):
@@ -37,19 +38,15 @@ class _Commands(click.Group):
             with ending_on_signals():
                 return super().invoke(ctx)
         except SeedflowError as error:
-            click.echo("\n".join([f"Error: {error}", *_notes(error)]), err=True)
-            code = EXIT_FAILED
-            if isinstance(error, ConfigError | SpecError):
-                code = EXIT_USAGE
-            elif isinstance(error, RunSuspended):
-                code = EXIT_REQUEUE
+            said = str(error) if isinstance(error, RunStopped) else f"Error: {error}"
+            click.echo("\n".join([said, *_notes(error)]), err=True)
+            code = exit_code(error)
         except KeyboardInterrupt as interrupt:
             if isinstance(interrupt.__context__, SeedflowError):  # the program was ending because of it
                 click.echo(f"Error: {interrupt.__context__}", err=True)
-            number = interrupt.number if isinstance(interrupt, Signalled) else signal.SIGINT
-            stopped = f"Stopped by {signal.Signals(number).name}."
+            code = exit_code(interrupt)
+            stopped = f"Stopped by {signal.Signals(code - 128).name}."
             click.echo(" ".join([stopped, *_notes(interrupt)]), err=True)
-            code = 128 + number
         ctx.exit(code)
 
 
@@ -73,6 +70,8 @@ def cli() -> None:
 @click.option("--tls-ca-file", metavar="FILE", help="Certificate authority of the Dask cluster.")
 @click.option("--tls-cert", metavar="FILE", help="Own certificate for the Dask cluster.")
 @click.option("--tls-key", metavar="FILE", help="Key of that certificate.")
+@click.option("--detach", is_flag=True, help="Return once the run is up; it goes on by itself.")
+@click.option("--driver-fd", type=int, hidden=True)
 def train(
     arguments: tuple[str, ...],
     run_dir: Path | None,
@@ -80,6 +79,8 @@ def train(
     resume_or_start: bool,
     restore_replay: str | None,
     ship: tuple[str, ...],
+    detach: bool,
+    driver_fd: int | None,
     **cluster: str | None,
 ) -> None:
     """Train an agent.
@@ -112,7 +113,18 @@ def train(
     if ship:
         config = load_config(config, {"env.ship": list(dict.fromkeys([*config.env.ship, *ship]))})
 
-    from seedflow.train import train as run_training
+    if detach:
+        from seedflow.background import detach_training
+
+        flags = {"--resume": resume, "--resume-or-start": resume_or_start}
+        given = {"--restore-replay": restore_replay, **{f"--{k}": v for k, v in cluster.items()}}
+        options = [flag for flag, on in flags.items() if on]
+        options += [f"{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+        options += [f"--ship={module}" for module in ship]
+        code = detach_training([*arguments, *options], config, run_dir, source, click.echo)
+        click.get_current_context().exit(code)
+
+    from seedflow.train import run_training
 
     run_training(
         config,
@@ -121,42 +133,109 @@ def train(
         resume_or_start=resume_or_start,
         name=source,
         restore_replay=restore_replay,
+        driving=None if driver_fd is None else _driving(driver_fd),
     )
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--driver-fd", type=int, hidden=True)
+def attach(run_dir: Path, driver_fd: int | None) -> None:
+    """Follow a run: show its progress, and exit with its exit code.
+
+    Where the driver of a detached run has died, another one is started in its place. Ctrl-C ends the
+    following and not the run.
+    """
+    from seedflow.background import follow, settle
+
+    directory = run_dir.absolute()
+    if driver_fd is not None:
+        from seedflow.train import take_over
+
+        take_over(directory, lambda where: settle(where, driver_fd))
+        return
+    try:
+        code = follow(directory, click.echo)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"The run goes on; follow it again by: seedflow attach {shlex.quote(str(run_dir))}"
+        )
+        raise
+    click.get_current_context().exit(code)
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def stop(run_dir: Path) -> None:
+    """End a run in order, from any process that sees its directory: it saves a checkpoint first."""
+    from seedflow.background import stop as stop_run
+
+    stop_run(run_dir.absolute(), click.echo)
 
 
 @cli.command(name="eval")
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--episodes", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--deterministic", is_flag=True, help="Take the most likely action instead of sampling.")
+@click.option(
+    "--both", is_flag=True, help="Evaluate once with sampled actions, once with the most likely ones."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Default: the run's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--require", type=float, metavar="RETURN", help="Exit with 1 if the mean return is lower.")
 def evaluate(
-    run_dir: Path, episodes: int, deterministic: bool, seed: int | None, as_json: bool, require: float | None
+    run_dir: Path,
+    episodes: int,
+    deterministic: bool,
+    both: bool,
+    seed: int | None,
+    as_json: bool,
+    require: float | None,
 ) -> None:
-    """Evaluate the newest checkpoint of a run."""
+    """Evaluate the newest checkpoint of a run.
+
+    With --both, --json puts what the most likely actions gave under "most_likely", and --require is about the
+    sampled ones.
+    """
+    if both and deterministic:
+        raise click.UsageError(
+            "--both evaluates with the most likely actions, too: leave out --deterministic."
+        )
     from seedflow.evaluate import evaluate as run_evaluation
 
-    result = run_evaluation(run_dir, episodes=episodes, deterministic=deterministic, seed=seed)
+    results = [
+        run_evaluation(run_dir, episodes=episodes, deterministic=likely, seed=seed)
+        for likely in ([False, True] if both else [deterministic])
+    ]
     if as_json:
-        summary = {
-            "return_mean": result.return_mean,
-            "return_std": result.return_std,
-            "episodes": result.episodes,
-            "episode_returns": result.returns,
-            "episode_lengths": result.lengths,
-            "generation": result.generation,
-            "agent_steps": result.agent_steps,
-        }
-        click.echo(json.dumps(summary))
+        summaries = [_summary(result) for result in results]
+        click.echo(json.dumps(summaries[0] | ({"most_likely": summaries[1]} if both else {})))
     else:
-        click.echo(f"return {result.return_mean:.2f} +- {result.return_std:.2f} ({result.episodes} episodes)")
+        for result in results:
+            how = "most likely" if result.deterministic else "sampled"
+            click.echo(
+                f"return {result.return_mean:.2f} +- {result.return_std:.2f} "
+                f"({result.episodes} episodes, {how} actions)"
+            )
     # `not >=` so that a mean that is not a number fails, too.
     if require is None:
         return
-    if not result.return_mean >= require:
-        raise SeedflowError(f"the mean return {result.return_mean:.2f} is below the required {require:g}")
-    click.echo(f"the mean return {result.return_mean:.2f} reaches the required {require:g}", err=True)
+    if not results[0].return_mean >= require:
+        raise SeedflowError(f"the mean return {results[0].return_mean:.2f} is below the required {require:g}")
+    click.echo(f"the mean return {results[0].return_mean:.2f} reaches the required {require:g}", err=True)
+
+
+def _summary(result: EvaluationResult) -> dict[str, Any]:
+    return {
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "episodes": result.episodes,
+        "episode_returns": result.returns,
+        "episode_lengths": result.lengths,
+        "deterministic": result.deterministic,
+        "generation": result.generation,
+        "agent_steps": result.agent_steps,
+    }
 
 
 @cli.command()
@@ -306,6 +385,14 @@ def main() -> NoReturn:
     finally:
         ending.unwinding = True
     raise AssertionError("click ends the program")
+
+
+def _driving(driver_fd: int) -> Driving:
+    """How a run in the background is driven; who has started it waits at `driver_fd`."""
+    from seedflow.background import settle
+    from seedflow.experiment import Driving
+
+    return Driving(outlived=True, started=lambda directory: settle(directory, driver_fd))
 
 
 def _split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -50,6 +50,8 @@ class EvaluationResult:
         How many.
     returns, lengths
         Of each episode; lengths in agent steps.
+    deterministic
+        Whether the most likely actions were taken, not sampled ones.
     generation, agent_steps
         The checkpoint that played: its number, and the steps that it had been trained for.
     """
@@ -59,6 +61,7 @@ class EvaluationResult:
     episodes: int
     returns: list[float]
     lengths: list[int]
+    deterministic: bool
     generation: int
     agent_steps: int
 
@@ -294,6 +297,7 @@ def evaluate(
         episodes=len(returns),
         returns=returns,
         lengths=[episode.length for episode in played],
+        deterministic=deterministic,
         generation=policy.generation,
         agent_steps=policy.agent_steps,
     )

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from seedflow.config import Config, changed_settings, fixed_settings_changed, load_config
+from seedflow.driver_record import DriverRecord
 from seedflow.envs.probe import probe_spec, spec_of
 from seedflow.envs.shipped import pack, shipped
 from seedflow.errors import ConfigError, EnvironmentFault, RunSuspended, SeedflowError
 from seedflow.finished import FinishedRun
 from seedflow.interrupts import also_ended_by, sigterm_as_exit
-from seedflow.metrics import Console
+from seedflow.metrics.console import Console, Journal
 from seedflow.preflight import check_learner, check_script
 from seedflow.run_dir import Prepared, check_run_dir, claimed, default_run_dir, shown, write_config
 from seedflow.run_record import RunRecord
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from distributed.deploy import Cluster
 
-    from seedflow.experiment import Experiment
+    from seedflow.experiment import Driving, Experiment
     from seedflow.inline import InlineRun
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
@@ -101,6 +102,22 @@ def train(
     >>> with seedflow.train(config, block=False) as run:  # doctest: +SKIP
     ...     run.wait(timeout=600)
     """
+    return run_training(config, client, run_dir, resume, resume_or_start, block, env_fn, name, restore_replay)
+
+
+def run_training(
+    config: Config | str | Path | Mapping[str, Any],
+    client: Client | None = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    resume_or_start: bool = False,
+    block: bool = True,
+    env_fn: EnvFn | None = None,
+    name: str | None = None,
+    restore_replay: str | Path | None = None,
+    driving: Driving | None = None,
+) -> Experiment | InlineRun | FinishedRun:
+    """`train`, and how the run is driven: see `seedflow.experiment.Driving`."""
     if name is None and isinstance(config, str | Path):
         name = str(config)
     config = load_config(config)
@@ -117,7 +134,7 @@ def train(
     directory = directory.absolute()
     resuming = check_run_dir(directory, resume, resume_or_start)
     replay = _replay_to_restore(config, restore_replay, resume)
-    console = Console(config.train.total_agent_steps, config.metrics.console)
+    console = _console(config, driving)
     if resuming:
         if _is_finished(directory, config, console):
             return FinishedRun(directory)
@@ -146,12 +163,52 @@ def train(
         from seedflow.experiment import Experiment
 
         experiment = Experiment(
-            config, spec, preparation, console, client, resuming, pickled, replay, modules
+            config, spec, preparation, console, client, resuming, pickled, replay, modules, driving
         )
         if block:
             with experiment:
                 experiment.wait()
         return experiment
+
+
+def take_over(directory: Path, started: Callable[[Path], None]) -> None:
+    """Drive a run whose driver has died, to its end.
+
+    Parameters
+    ----------
+    started
+        Called with the directory once the run is driven again.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run, or it is driven already.
+    RunFailed
+        If nothing of it is left on the cluster.
+    """
+    record = DriverRecord.read(directory)
+    if record is None or not record.outlived:
+        raise ConfigError(f"run_dir = {directory} holds no run that outlives its driver")
+    config = load_config(directory)
+    cluster = config.cluster.model_copy(update={"scheduler": record.scheduler, "scheduler_file": None})
+    from seedflow.cluster import Adoption
+    from seedflow.experiment import Driving, Experiment
+
+    adoption = Adoption(record.run, record.generations)
+    driving = Driving(outlived=True, adoption=adoption, started=started)
+    console = _console(config, driving)
+    preparation = _prepared(directory, config, RunRecord.read(directory), console, True, False)
+    config = config.model_copy(update={"cluster": cluster})
+    with sigterm_as_exit(), also_ended_by(config.train.preemption_signal):
+        spec = probe_spec(config.env)
+        with Experiment(config, spec, preparation, console, None, True, None, driving=driving) as experiment:
+            experiment.wait()
+
+
+def _console(config: Config, driving: Driving | None) -> Console:
+    """Where progress is shown; a driver in the background leaves it to those who follow its run."""
+    console = Console if driving is None else Journal
+    return console(config.train.total_agent_steps, config.metrics.console)
 
 
 @contextmanager

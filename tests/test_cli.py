@@ -260,6 +260,7 @@ class Played:
     episodes: int = 20
     returns: tuple[float, ...] = (470.0, 490.5)
     lengths: tuple[int, ...] = (470, 490)
+    deterministic: bool = False
     generation: int = 3
     agent_steps: int = 800_016
 
@@ -271,7 +272,7 @@ def evaluation(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def evaluate(run_dir: Path, **options: Any) -> Played:
         seen.update(options, run_dir=run_dir)
-        return Played()
+        return Played(500.0, 0.0, deterministic=True) if options["deterministic"] else Played()
 
     monkeypatch.setattr(importlib.import_module("seedflow.evaluate"), "evaluate", evaluate)
     return seen
@@ -280,15 +281,32 @@ def evaluation(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_eval_prints_one_json_object(evaluation: dict[str, Any], run_dir: Path) -> None:
     result = invoke("eval", str(run_dir), "--episodes", "20", "--deterministic", "--seed", "9", "--json")
     assert json.loads(result.output) == {
-        "return_mean": 480.25,
-        "return_std": 10.5,
+        "return_mean": 500.0,
+        "return_std": 0.0,
         "episodes": 20,
         "episode_returns": [470.0, 490.5],
         "episode_lengths": [470, 490],
+        "deterministic": True,
         "generation": 3,
         "agent_steps": 800_016,
     }
     assert evaluation == {"run_dir": run_dir, "episodes": 20, "deterministic": True, "seed": 9}
+
+
+def test_eval_reports_sampled_and_most_likely_actions_side_by_side(
+    evaluation: dict[str, Any], run_dir: Path
+) -> None:
+    result = invoke("eval", str(run_dir), "--both", "--require", "490")
+    assert result.stdout.splitlines() == [
+        "return 480.25 +- 10.50 (20 episodes, sampled actions)",
+        "return 500.00 +- 0.00 (20 episodes, most likely actions)",
+    ]
+    assert "480.25 is below the required 490" in result.stderr, "it is the sampled ones that count"
+    both = json.loads(invoke("eval", str(run_dir), "--both", "--json").output)
+    assert (both["return_mean"], both["most_likely"]["return_mean"]) == (480.25, 500.0)
+    refused = invoke("eval", str(run_dir), "--both", "--deterministic")
+    assert refused.exit_code == 2
+    assert "leave out --deterministic" in refused.stderr
 
 
 @pytest.mark.parametrize(("required", "code"), [("475", 0), ("480.25", 0), ("480.5", 1), ("nan", 1)])
@@ -296,7 +314,7 @@ def test_eval_fails_below_the_required_return(
     evaluation: dict[str, Any], run_dir: Path, required: str, code: int
 ) -> None:
     result = invoke("eval", str(run_dir), "--require", required)
-    assert "return 480.25 +- 10.50 (20 episodes)" in result.stdout
+    assert "return 480.25 +- 10.50 (20 episodes, sampled actions)" in result.stdout
     assert result.exit_code == code
     assert ("is below the required" in result.stderr) == (code == 1)
     assert ("reaches the required" in result.stderr) == (code == 0)

@@ -2,70 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from seedflow.checkpoints import Generations, open_store
-from seedflow.config import Config, load_config, parse_config
+from seedflow.config import load_config, parse_config
 from seedflow.envs import env_seed, make_group
 from seedflow.envs.base import allocate_rows
 from seedflow.errors import ConfigError
-from seedflow.learner.checkpoint import CheckpointStore
-from seedflow.replay.disk.load import load_replay
 from seedflow.train import train
-from tests.small_runs import small_config, small_r2d2
+from tests.exact_runs import EXACT, digest, exact_config
+from tests.small_runs import small_config
 
-EXACT = {"exact": True}
 TOTAL = 700
-
-
-def digest(run_dir: Path) -> dict[str, str]:
-    """Of everything in the newest checkpoint: tensors, replay, random generators, counters."""
-    checkpoint = CheckpointStore(run_dir / "checkpoints").load()
-    found = {name: _hash(tensor.numpy().tobytes()) for name, tensor in checkpoint.tensors.items()}
-    progress = {k: v for k, v in checkpoint.state["progress"].items() if k != "seconds"}
-    found["progress"] = repr(progress)
-    store = open_store(run_dir / "checkpoints")
-    manifest = Generations(store).restore(lambda manifest: None).manifest
-    if "replay" in manifest.parts:
-        replay = load_replay(store, manifest).snapshot
-        found["chunks"] = _hash(*(data for chunk in replay.chunks for data in chunk.data))
-        for name in ("generation", "first_chunk", "priority"):
-            found[name] = _hash(getattr(replay.sequences, name).tobytes())
-        found["replay"] = repr(replay.state)
-    return found
-
-
-def _hash(*pieces: bytes) -> str:
-    return hashlib.sha256(b"".join(pieces)).hexdigest()
-
-
-def config_of(algorithm: str, total: int, **sections: Any) -> Config:
-    small = small_r2d2 if algorithm == "r2d2" else small_config
-    core = {"core": "lstm", "core_size": 8, "inputs": ["previous_action"]}
-    wrappers = [{"select_observation": {"indices": [0, 2]}}]
-    return small(
-        env={**EXACT, "wrappers": wrappers},
-        network=core,
-        eval={"every": 150, "episodes": 3, "envs": 2},
-        train={"total_agent_steps": total, "torch_threads": 1},
-        **sections,
-    )
 
 
 @pytest.mark.parametrize("algorithm", ["vtrace", "r2d2"])
 def test_a_run_that_was_stopped_and_resumed_has_the_bits_of_one_that_was_not(
     tmp_path: Path, algorithm: str
 ) -> None:
-    train(config_of(algorithm, TOTAL), run_dir=tmp_path / "whole")
+    train(exact_config(algorithm, TOTAL), run_dir=tmp_path / "whole")
     whole = digest(tmp_path / "whole")
     for total in (37, 150, 163, 400, TOTAL):
         run_dir = tmp_path / "parts"
-        train(config_of(algorithm, total), run_dir=run_dir, resume_or_start=True)
+        train(exact_config(algorithm, total), run_dir=run_dir, resume_or_start=True)
     parts = digest(tmp_path / "parts")
     assert parts.keys() == whole.keys()
     assert [name for name in whole if parts[name] != whole[name]] == []
@@ -84,8 +46,8 @@ def test_under_other_settings_a_run_goes_on_all_the_same_but_not_exactly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = {"metrics": {"console": "plain"}}
-    train(config_of("vtrace", 100, **plain), run_dir=tmp_path)
-    more = config_of("vtrace", 200, actor={"count": 1}, **plain)
+    train(exact_config("vtrace", 100, **plain), run_dir=tmp_path)
+    more = exact_config("vtrace", 200, actor={"count": 1}, **plain)
     train(more, run_dir=tmp_path, resume=True)
     said = capsys.readouterr().out
     assert "does not go on exactly, and begins new episodes: settings of actor have changed" in said

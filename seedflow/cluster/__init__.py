@@ -4,6 +4,7 @@
 role is a child process under a Dask task (`supervise`), and Dask carries none of their data.
 """
 
+from seedflow.cluster.adoption import Adoption
 from seedflow.cluster.connect import open_cluster
 from seedflow.cluster.placement import Place, Placement, WorkerInfo, plan
 from seedflow.cluster.preflight import Preflight
@@ -11,6 +12,7 @@ from seedflow.cluster.run import Run
 from seedflow.cluster.status import RoleStatus, RunStatus
 
 __all__ = [
+    "Adoption",
     "Place",
     "Placement",
     "Preflight",

@@ -85,7 +85,11 @@ def _ask(client: Client, workers: Iterable[str], function: Callable[..., Any], *
     async def ask_all() -> list[Any]:
         return await asyncio.gather(*(ask(worker) for worker in workers), return_exceptions=True)
 
-    answers = client.sync(ask_all, callback_timeout=4 * ANSWER_SECONDS)
+    try:
+        answers = client.sync(ask_all, callback_timeout=4 * ANSWER_SECONDS)
+    except TimeoutError:
+        logger.warning("the scheduler has passed no question on to %s", ", ".join(workers))
+        return []
     for worker, answer in zip(workers, answers, strict=True):
         if isinstance(answer, BaseException):
             logger.info("worker %s does not answer: %r", worker, answer)

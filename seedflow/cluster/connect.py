@@ -116,7 +116,7 @@ def _local(config: Config) -> Iterator[Client]:
                 )
                 stack.callback(_close, cluster)
                 client = Client(cluster, set_as_default=False, name="seedflow")
-                stack.callback(client.close, timeout=10)
+                stack.callback(_disconnect, client)
             stack.callback(silence)
             client.wait_for_workers(workers, timeout=seconds)
         except (OSError, RuntimeError, TimeoutError) as error:
@@ -151,6 +151,12 @@ def _causes(error: BaseException) -> str:
     return ", since ".join(told)
 
 
+def _disconnect(client: Client) -> None:
+    """Where the scheduler does not answer any more, that is no reason to fail what is over."""
+    with contextlib.suppress(TimeoutError):
+        client.close(timeout=10)
+
+
 def _close(cluster: LocalCluster) -> None:
     """Closed half, its parts would complain about each other."""
     with uninterrupted():
@@ -179,8 +185,10 @@ def _connect(address: str, security: Security, config: ClusterConfig) -> Iterato
             f"cannot connect to a Dask scheduler at {address}: {error}; "
             "expected an address like tcp://10.0.0.1:8786"
         ) from error
-    with contextlib.closing(client):
+    try:
         yield client
+    finally:
+        _disconnect(client)
 
 
 def _greet(address: str, security: Security, seconds: float) -> None:

@@ -83,7 +83,7 @@ class Roster:
         self._slots = {slot.role: slot for slot in (self._learner, *self._actors)}
 
     def adopt(self, found: Iterable[Found], generations: Mapping[str, int], now: float) -> None:
-        """Go on with a run that another driver has begun.
+        """Go on with a run that another driver has begun; the workers have been seen before.
 
         Parameters
         ----------
@@ -110,7 +110,8 @@ class Roster:
         self.learner_restarts = self._learner.generation
         place = self._learner.place
         if self._learner.live and place is not None:
-            self._placement = Placement(place, (), shared=False)
+            beside = any(slot.live and slot.worker == place.worker for slot in self._actors)
+            self._placement = Placement(place, (), shared=beside or len(self._workers) == 1)
             self.phase = "starting" if self.endpoint is None else "running"
             self._deadline = now + self.config.cluster.learner_seconds if self.endpoint is None else math.inf
         self._announce(slot for slot in self._actors)

@@ -70,6 +70,8 @@ class Run:
         Asked every second or so: whether somebody wants the run to end.
     on_metrics
         Called, in the thread of the run, with the learner's metrics as they come.
+    on_status
+        Called there whenever something has happened.
     on_note
         Called there with sentences for people: the learner's, and what became of an actor; also in the
         thread that a signal interrupts. Default: the log.
@@ -101,6 +103,7 @@ class Run:
         adoption: Adoption | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
         on_metrics: Callable[[dict[str, float]], None] | None = None,
+        on_status: Callable[[RunStatus], None] = lambda status: None,
         on_note: Callable[[str], None] = logger.warning,
         preflight: Preflight | None = None,
         learner_module: str = "seedflow.learner",
@@ -125,7 +128,7 @@ class Run:
         self._adoption, self._stop_wanted = adoption, stop_wanted
         self.stopped_on_request = False
         self._on_metrics = on_metrics
-        self._tell = on_note
+        self._tell, self._on_status = on_note, on_status
         self._preflight = preflight
         self._outlives = outlives_driver or adoption is not None
         self._marker = self.dir / f"{MARKER}{self.id}"
@@ -299,7 +302,9 @@ class Run:
         now = time.monotonic()
         if event == "workers":
             self._look_at = now + WORKERS_SECONDS
-            self._roster.see_workers(self._look_at_workers(), now)
+            workers = self._look_at_workers()
+            if workers is not None:
+                self._roster.see_workers(workers, time.monotonic())
         elif event == "stop":
             self._roster.stop(now)
         elif isinstance(event, Note) and event.kind == "log":
@@ -324,11 +329,16 @@ class Run:
             headline = f"the metrics callback of run {self.id} failed: {type(error).__name__}: {error}"
             self._roster.stop(time.monotonic(), Failure(headline, cause=error))
 
-    def _look_at_workers(self) -> tuple[WorkerInfo, ...]:
+    def _look_at_workers(self) -> tuple[WorkerInfo, ...] | None:
+        """The workers that there are; None where the scheduler has no time for an answer, now."""
         scheduler = self._client.scheduler
         assert scheduler is not None
-        said = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS)
-        workers = workers_of(said)
+        try:
+            identity = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=REPLY_SECONDS)
+        except TimeoutError:
+            logger.warning("the scheduler has not answered run %s for %g s", self.id, REPLY_SECONDS)
+            return None
+        workers = workers_of(identity)
         if self._preflight is not None and self._roster.waiting:
             workers = self._preflight.without_held(workers, self.id)
         return workers
@@ -357,6 +367,8 @@ class Run:
             If none does.
         """
         workers = self._look_at_workers()
+        if workers is None:
+            raise RunFailed(f"the scheduler has not said within {REPLY_SECONDS:g} s which workers there are")
         found, launches = find_roles(self._client, [worker.address for worker in workers], self.id)
         if not found:
             raise RunFailed("none of its processes is left on the Dask cluster")
@@ -364,7 +376,9 @@ class Run:
         self._start_message = {key: value for key, value in launches[0].start.items() if key in known}
         for launch in launches:
             self._tasks.adopt(launch)
-        self._roster.adopt(found, adoption.generations, time.monotonic())
+        now = time.monotonic()
+        self._roster.see_workers(workers, now)
+        self._roster.adopt(found, adoption.generations, now)
 
     def _launch(self, command: Submit) -> Launch:
         role, config = command.role, self._config
@@ -412,16 +426,11 @@ class Run:
     def _publish(self, phase: Any) -> None:
         error = str(self._error) if self._error is not None else None
         roster = self._roster
+        counts = roster.restarts, self._metrics, error, roster.learner_restarts
+        status = RunStatus(self.id, phase, roster.roles(), *counts)
+        self._on_status(status)
         with self._changed:
-            self._status = RunStatus(
-                self.id,
-                phase,
-                roster.roles(),
-                roster.restarts,
-                self._metrics,
-                error,
-                roster.learner_restarts,
-            )
+            self._status = status
             self._changed.notify_all()
 
     def _on_topic(self, event: tuple[float, Any]) -> None:

@@ -206,7 +206,7 @@ def _sample_torch(tree: Tensor, uniform: Tensor, index: Tensor, value: Tensor) -
 
 @register("sum_tree_set", "cpu")
 def _set_cpu(tree: Tensor, index: Tensor, value: Tensor) -> None:
-    outside, bad = _set(tree.data_ptr(), tree.numel(), index.data_ptr(), value.data_ptr(), index.numel())
+    outside, bad, _ = _set(tree.data_ptr(), tree.numel(), index.data_ptr(), value.data_ptr(), index.numel())
     if outside >= 0:
         checks.check_in_range("index", index, outside, int(tree[0]))
     if bad >= 0:
@@ -226,7 +226,7 @@ def _sample_cpu(tree: Tensor, uniform: Tensor, index: Tensor, value: Tensor) -> 
 
 
 @cpu_kernel
-def _set(tree_at: int, size: int, index_at: int, value_at: int, count: int) -> tuple[int, int]:
+def _set(tree_at: int, size: int, index_at: int, value_at: int, count: int) -> tuple[int, int, float]:
     tree = carray(at_address(tree_at), (size,), np.float64)
     index = carray(at_address(index_at), (count,), np.int64)
     value = carray(at_address(value_at), (count,), np.float64)
@@ -238,13 +238,22 @@ def _set(tree_at: int, size: int, index_at: int, value_at: int, count: int) -> t
             bad = k
             break
     if outside >= 0 or bad >= 0:
-        return outside, bad
+        return outside, bad, 0.0
+    one = np.uint64(1)
     nodes = np.empty(count, np.uint64)  # unsigned: Numba then looks for no negative index
+    # Reads, none of which waits for another, bring in what is written below, where each level waits for the
+    # one before. Their sum is returned only so that the compiler keeps them.
+    there = 0.0
     for k in range(count):
         node = np.uint64(index[k] + width)
-        tree[node] = value[k]
         nodes[k] = node
-    one = np.uint64(1)
+        level = width
+        while level > count:
+            there += tree[node]
+            node = node >> one
+            level //= 2
+    for k in range(count):
+        tree[nodes[k]] = value[k]
     width //= 2
     while width > count:
         for k in range(count):
@@ -255,7 +264,7 @@ def _set(tree_at: int, size: int, index_at: int, value_at: int, count: int) -> t
     if count > 0:
         for n in range(2 * width - 1, 0, -1):  # the top, where most nodes are somebody's parent
             tree[n] = tree[2 * n] + tree[2 * n + 1]
-    return -1, -1
+    return -1, -1, there
 
 
 @cpu_kernel

@@ -200,6 +200,16 @@ def _fitted(values: list[tuple[str, str]], width: int) -> Text:
     return line(3) if line(3).cell_len <= width else line(2)
 
 
+class Journal(Console):
+    """Only what is said in words, and that as plain lines; for a log."""
+
+    def __init__(self, total_steps: int, mode: Mode = "auto") -> None:
+        super().__init__(total_steps, "off" if mode == "off" else "plain")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Show nothing: whoever follows the run reads its metrics."""
+
+
 class _Terminal(rich.console.Console):
     """A rich console that leaves it to its user what a reader who left means; rich's exits."""
 

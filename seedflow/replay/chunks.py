@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 CHUNK_OVERHEAD = 450
@@ -48,6 +48,7 @@ class ChunkStore:
     def __init__(self) -> None:
         self._chunks: dict[int, Chunk] = {}
         self._references: dict[int, int] = {}
+        self._leaving: list[list[Chunk]] = []
         self._nbytes = 0
 
     def __len__(self) -> int:
@@ -79,5 +80,22 @@ class ChunkStore:
         if count:
             self._references[chunk.id] = count
         else:
-            del self._references[chunk.id], self._chunks[chunk.id]
+            del self._references[chunk.id]
+            held = self._chunks.pop(chunk.id)
             self._nbytes -= chunk.nbytes
+            for leaving in self._leaving:
+                leaving.append(held)
+
+    def some(self, ids: Iterable[int]) -> list[Chunk]:
+        """The chunks of these ids that are held."""
+        return [chunk for id_ in ids if (chunk := self._chunks.get(id_)) is not None]
+
+    def watch(self) -> list[Chunk]:
+        """A list that from now on gets every chunk that goes, until it is given to `unwatch`."""
+        leaving: list[Chunk] = []
+        self._leaving.append(leaving)
+        return leaving
+
+    def unwatch(self, leaving: list[Chunk]) -> None:
+        """Let a list of `watch` be."""
+        self._leaving = [other for other in self._leaving if other is not leaving]

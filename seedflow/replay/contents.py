@@ -6,7 +6,7 @@ It knows nothing of threads, encoding or decoding; `seedflow.replay.replay` adds
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -37,19 +37,30 @@ class Draw:
     size: int
 
 
-@dataclass(frozen=True)
+PORTION = 2_048
+"""Chunks that a copy takes at once."""
+
+
+@dataclass
 class Copy:
-    """References and numbers of one moment, from which `snapshot` makes the rest without a lock."""
+    """A snapshot in the making: numbers of one moment, and its chunks as they are gathered.
+
+    To touch every chunk takes long where there are hundreds of thousands: most are in no cache. So they are
+    gathered in portions, and what goes meanwhile is in `left`.
+    """
 
     spec: ReplaySpec
-    chunks: list[Chunk]
+    ids: range
+    left: list[Chunk]
     unused: set[int]
     sequences: Sequences
     state: ReplayState
+    chunks: list[Chunk] = field(default_factory=list)
 
     def snapshot(self) -> Snapshot:
-        held = sorted((c for c in self.chunks if c.id not in self.unused), key=lambda chunk: chunk.id)
-        return Snapshot(self.spec, tuple(held), self.sequences, self.state.to_json())
+        there = [*self.chunks, *(chunk for chunk in self.left if chunk.id < self.state.next_chunk)]
+        used = {chunk.id: chunk for chunk in there if chunk.id not in self.unused}
+        return Snapshot(self.spec, tuple(used[i] for i in sorted(used)), self.sequences, self.state.to_json())
 
 
 class Contents:
@@ -158,8 +169,8 @@ class Contents:
         self.counters["stale"] += stale
         return stale
 
-    def copy(self) -> Copy:
-        """What a snapshot is made of; quick."""
+    def begin_copy(self) -> Copy:
+        """What a snapshot is made of, but for the chunks; quick. It ends with `end_copy`."""
         state = ReplayState(
             self._next_chunk,
             self.lanes.next_number,
@@ -169,9 +180,20 @@ class Contents:
             self.limiter.to_json(),
             cast(dict[str, Any], self._random.bit_generator.state),
         )
+        pending, sequences = list(self.lanes.pending()), self.table.sequences()
         # Where a sequence holds a chunk of an open lane, it is referred to more than once.
-        unused = {chunk.id for chunk in self.lanes.pending() if self._store.references(chunk) == 1}
-        return Copy(self.spec, list(self._store), unused, self.table.sequences(), state)
+        unused = {chunk.id for chunk in pending if self._store.references(chunk) == 1}
+        oldest = int(sequences.first_chunk.min(initial=self._next_chunk))
+        ids = range(oldest, self._next_chunk)  # no chunk of a sequence is older than its first
+        return Copy(self.spec, ids, self._store.watch(), unused, sequences, state)
+
+    def go_on_copying(self, copy: Copy, begin: int) -> None:
+        """Gather the chunks from ``ids[begin]`` on, a portion of them; quick."""
+        copy.chunks += self._store.some(copy.ids[begin : begin + PORTION])
+
+    def end_copy(self, copy: Copy) -> None:
+        """Watch no more for chunks that go."""
+        self._store.unwatch(copy.left)
 
     def reopen(self, arrays: Arrays) -> None:
         """After `restore`: go on with the lanes that were open, as `Lanes.state` gave them."""

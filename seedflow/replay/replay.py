@@ -14,7 +14,7 @@ from seedflow.config import ReplayConfig
 from seedflow.envs.seeding import env_seed
 from seedflow.errors import SeedflowError, SpecError
 from seedflow.nested import Arrays
-from seedflow.replay.contents import Contents
+from seedflow.replay.contents import PORTION, Contents
 from seedflow.replay.encoding import ChunkEncoder
 from seedflow.replay.layout import ReplaySpec
 from seedflow.replay.limiter import LimiterStatus
@@ -253,11 +253,18 @@ class Replay:
         return values | {f"replay/{name}": value for name, value in counters.items()}
 
     def snapshot(self) -> Snapshot:
-        """Everything, at this moment. Others wait only while references and numbers are copied."""
-        with self._changed:
-            begin = time.perf_counter()
-            copy = self._contents.copy()
-            self._lock_ms = 1000 * (time.perf_counter() - begin)
+        """Everything, at this moment. Others never wait for more than a portion of it to be copied."""
+        contents, longest = self._contents, _Longest()
+        with self._changed, longest:
+            copy = contents.begin_copy()
+        try:
+            for begin in range(0, len(copy.ids), PORTION):
+                with self._changed, longest:
+                    contents.go_on_copying(copy, begin)
+        finally:
+            with self._changed, longest:
+                contents.end_copy(copy)
+        self._lock_ms = 1000 * longest.seconds
         return copy.snapshot()
 
     def close(self) -> None:
@@ -270,3 +277,15 @@ class Replay:
     def _check_open(self) -> None:
         if self._closed:
             raise SeedflowError("the replay is closed: insert into it before `close`")
+
+
+class _Longest:
+    """Times blocks; keeps the longest."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        self.seconds = max(self.seconds, time.perf_counter() - self._begin)

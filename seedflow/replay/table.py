@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,11 +99,16 @@ class SequenceTable:
 
     def sequences(self) -> Sequences:
         """A copy of the table, oldest first."""
-        generations = np.arange(self.oldest, self.next)
-        slots = generations % self.capacity
-        first = self._first[slots]
+        begin, count = self.oldest % self.capacity, self.next - self.oldest
+        end, wrapped = begin + count, max(0, begin + count - self.capacity)
+
+        def in_order(column: NDArray[Any]) -> NDArray[Any]:
+            return np.concatenate((column[begin:end], column[:wrapped]))
+
+        first = in_order(self._first)
         held = first >= 0
-        return Sequences(generations[held], first[held], self.priorities.values[slots[held]])
+        generations = np.arange(self.oldest, self.next)
+        return Sequences(generations[held], first[held], in_order(self.priorities.values)[held])
 
     def _put(self, generation: int, chain: tuple[Chunk, ...]) -> int:
         while self.size and generation - self.oldest >= self.capacity:

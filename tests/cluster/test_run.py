@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from distributed import Client, Future
 from scripted_runs import (
@@ -274,3 +275,35 @@ def test_an_evaluation_actor_joins_where_the_run_evaluates(user_client: Client, 
         actor_pids(tmp_path, role="eval")
         assert [str(status.role) for status in run.status().roles] == ["learner-0", "actor-0", "eval-0"]
     assert not left_over(tmp_path)
+
+
+def test_a_scheduler_that_has_no_time_to_answer_ends_no_run(
+    user_client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing that the roles do goes through it."""
+    monkeypatch.setattr("seedflow.cluster.run.REPLY_SECONDS", 0.3)
+    monkeypatch.setattr("seedflow.cluster.run.WORKERS_SECONDS", 0.1)
+    config, scheduler = make_config(), process_at(user_client)
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        actor_pids(tmp_path)
+        scheduler.suspend()
+        try:
+            wait_for(lambda: caplog.text.count("scheduler has not answered") > 1, "the run's patience")
+        finally:
+            scheduler.resume()
+        (tmp_path / "finish").touch()
+        assert run.wait(timeout=60)
+    assert run.status().restarts == 0
+
+
+def process_at(client: Client) -> psutil.Process:
+    """The scheduler's process, a child of this one."""
+    assert client.scheduler is not None
+    port = int(client.scheduler.address.rpartition(":")[2])
+    for process in psutil.Process().children(recursive=True):
+        if any(c.laddr.port == port and c.status == "LISTEN" for c in process.net_connections("tcp")):
+            return process
+    raise AssertionError(f"nobody listens at {client.scheduler.address}")

@@ -156,7 +156,7 @@ def test_sequences_are_runs_of_one_environment_that_begin_every_period(
     assert {env for env, _ in seen} == set(range(ENVS))
 
 
-@pytest.mark.parametrize("burn_in", [0, 8])
+@pytest.mark.parametrize("burn_in", [0, 8, 40])
 def test_the_stored_state_is_what_the_network_had_when_it_acted(burn_in: int, tmp_path: Path) -> None:
     """Run on from one sequence's beginning, it has at the next one's beginning the state stored there.
 

@@ -11,6 +11,7 @@ import pytest
 
 from seedflow.errors import CheckpointError
 from seedflow.replay.chunks import Chunk
+from seedflow.replay.contents import Contents
 from seedflow.replay.replay import Replay
 from seedflow.replay.sampling import SequenceBatch
 from seedflow.replay.snapshot import Sequences, Snapshot
@@ -78,6 +79,35 @@ def test_the_next_thousand_samples_are_those_of_an_uninterrupted_replay(chunks: 
     assert life.learn(replay, 1000 // BATCH) == again.learn(restored, 1000 // BATCH)
     replay.close()
     restored.close()
+
+
+def test_what_goes_and_comes_while_a_snapshot_is_made_does_not_change_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Chunks are gathered in portions; between any two, others insert and the oldest sequences go."""
+    replay, life = make_replay(make_spec(), capacity=16), Life(4)
+    life.insert(replay, 100)
+    whole, gather, portions = replay.snapshot(), Contents.go_on_copying, []
+
+    def insert_and_gather(contents: Contents, copy: Any, begin: int) -> None:
+        portions.append(begin)
+        replay._changed.release()
+        life.insert(replay, 7)
+        replay._changed.acquire()
+        gather(contents, copy, begin)
+
+    monkeypatch.setattr("seedflow.replay.replay.PORTION", 3)
+    monkeypatch.setattr("seedflow.replay.contents.PORTION", 3)
+    monkeypatch.setattr(Contents, "go_on_copying", insert_and_gather)
+    made = replay.snapshot()
+    monkeypatch.undo()
+    assert len(portions) > 5
+    assert made.chunks == whole.chunks
+    assert made.state == whole.state
+    assert made.sequences.generation.tolist() == whole.sequences.generation.tolist()
+    after = replay.snapshot()
+    assert after.chunks[0].id > made.chunks[-1].id, "by now everything else has gone"
+    replay.close()
 
 
 @pytest.mark.parametrize("chunks", [14, 200], ids=["partly full", "wrapped"])
