@@ -61,6 +61,7 @@ def fill(checkpoints: Path, distinct: int) -> dict[str, Any]:
     try:
         _insert(replay, spec, frames, config.replay.capacity)
         snapshot = replay.snapshot()
+        snapshot.state["limiter"]["balance"] = 0.0  # nobody is to sample for what was inserted here
         CheckpointStore(checkpoints).save({}, {}, snapshot)
         return {
             "sequences": len(replay),
@@ -122,11 +123,11 @@ def run(run_dir: Path, replay: Path, steps: int) -> dict[str, Any]:
         "seconds": time.monotonic() - began,
         "peak_memory_gb": peak / 1e9,
         "peak_by_role_gb": {name: size / 1e9 for name, size in parts.items()},
-        **_progress(records),
+        **progress(records),
     }
 
 
-def _progress(records: Sequence[Record]) -> dict[str, float]:
+def progress(records: Sequence[Record]) -> dict[str, float]:
     """Steps, updates before and after the first sequence of the run's own, and the ratio since then."""
     values: Record = {}
     history: list[Record] = []

@@ -28,6 +28,9 @@ ABSENT = "-"
 SMOOTHING = 0.3
 """Weight of the newest speed in the speed from which the time left is estimated."""
 
+LONGEST_SECONDS = 1000 * 86_400.0
+"""Longest time left that is shown."""
+
 FIELDS: tuple[tuple[str, str], ...] = (
     ("return", EPISODE_RETURN),
     ("eval", EVAL_RETURN),
@@ -252,9 +255,9 @@ class _Progress:
     def left_text(self) -> str:
         if self.steps >= self.total:
             return format_duration(0)
-        if not self._speed:
-            return ABSENT
-        return format_duration((self.total - self.steps) / self._speed)
+        left = (self.total - self.steps) / self._speed if self._speed else math.inf
+        # A run that stands still has no end in sight, however slowly its smoothed speed falls.
+        return format_duration(left) if left < LONGEST_SECONDS else ABSENT
 
 
 def format_number(value: float | None) -> str:
