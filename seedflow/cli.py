@@ -64,6 +64,9 @@ def cli() -> None:
 @click.option("--restore-replay", metavar="PATH", help="Begin with the replay of another run's checkpoint.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster of this scheduler.")
 @click.option("--scheduler-file", metavar="FILE", help="Run on the Dask cluster that this file describes.")
+@click.option(
+    "--ship", metavar="MODULE", multiple=True, help="Send a module or package of yours along; repeat."
+)
 @click.option("--tls-ca-file", metavar="FILE", help="Certificate authority of the Dask cluster.")
 @click.option("--tls-cert", metavar="FILE", help="Own certificate for the Dask cluster.")
 @click.option("--tls-key", metavar="FILE", help="Key of that certificate.")
@@ -75,6 +78,7 @@ def train(
     resume: bool,
     resume_or_start: bool,
     restore_replay: str | None,
+    ship: tuple[str, ...],
     detach: bool,
     driver_fd: int | None,
     **cluster: str | None,
@@ -106,6 +110,8 @@ def train(
     if cluster["scheduler"] or cluster["scheduler_file"]:
         overrides.append("runtime=cluster")
     config = load_config(source, overrides, called="command line")
+    if ship:
+        config = load_config(config, {"env.ship": list(dict.fromkeys([*config.env.ship, *ship]))})
 
     if detach:
         from seedflow.background import detach_training
@@ -114,6 +120,7 @@ def train(
         given = {"--restore-replay": restore_replay, **{f"--{k}": v for k, v in cluster.items()}}
         options = [flag for flag, on in flags.items() if on]
         options += [f"{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+        options += [f"--ship={module}" for module in ship]
         code = detach_training([*arguments, *options], config, run_dir, source, click.echo)
         click.get_current_context().exit(code)
 

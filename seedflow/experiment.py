@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from seedflow.cluster import Adoption, Run, RunStatus, open_cluster
+from seedflow.cluster import Adoption, Preflight, Run, RunStatus, open_cluster
 from seedflow.config import Config
 from seedflow.driver_record import DriverRecord, clear_stop, stop_requested
 from seedflow.errors import RunStopped, RunSuspended
@@ -20,6 +20,7 @@ from seedflow.specs import EnvSpec
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.deploy import Cluster
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,15 @@ class Experiment:
     console
         Shows the progress.
     client
-        A client of the caller's whose cluster is used; never closed.
+        A client or cluster of the caller's, which is never closed, or a scheduler's address.
     resume
         Go on from the newest checkpoint.
     env_fn
         The user's environment, pickled.
     restore_replay
         Another run whose replay to begin with.
+    ship
+        Modules of the user's, packed.
     driving
         How the run is driven.
     """
@@ -73,10 +76,11 @@ class Experiment:
         spec: EnvSpec,
         preparation: AbstractContextManager[Prepared],
         console: Console,
-        client: Client | None,
+        client: Client | Cluster | str | None,
         resume: bool,
         env_fn: bytes | None,
         restore_replay: str | None = None,
+        ship: bytes | None = None,
         driving: Driving | None = None,
     ) -> None:
         driving = driving or Driving()
@@ -86,6 +90,7 @@ class Experiment:
             connection = inner.enter_context(open_cluster(config, client))
             prepared = outer.enter_context(preparation)
             self.dir = prepared.dir
+            elsewhere = driving.adoption is None and (client is not None or config.runtime == "cluster")
             if driving.adoption is None:
                 clear_stop(self.dir)
             self._run = inner.enter_context(
@@ -95,6 +100,7 @@ class Experiment:
                     spec,
                     self.dir,
                     env_fn=env_fn,
+                    ship=ship,
                     resume=resume,
                     restore_replay=restore_replay,
                     outlives_driver=driving.outlived and config.runtime == "cluster",
@@ -103,6 +109,7 @@ class Experiment:
                     on_status=self._write_down,
                     on_metrics=lambda values: console.write(int(values["steps/agent"]), values),
                     on_note=console.message,
+                    preflight=Preflight(connection, config, spec, console.message) if elsewhere else None,
                 )
             )
             prepared.goes_on()  # a resumed run: its checkpoint was seen to fit

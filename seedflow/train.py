@@ -18,6 +18,7 @@ import gymnasium as gym
 from seedflow.config import Config, changed_settings, fixed_settings_changed, load_config
 from seedflow.driver_record import DriverRecord
 from seedflow.envs.probe import probe_spec, spec_of
+from seedflow.envs.shipped import pack, shipped
 from seedflow.errors import ConfigError, EnvironmentFault, RunSuspended, SeedflowError
 from seedflow.finished import FinishedRun
 from seedflow.interrupts import also_ended_by, sigterm_as_exit
@@ -30,6 +31,7 @@ from seedflow.specs import EnvSpec
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.deploy import Cluster
 
     from seedflow.experiment import Driving, Experiment
     from seedflow.inline import InlineRun
@@ -39,7 +41,7 @@ EnvFn = Callable[[], gym.Env[Any, Any]]
 
 def train(
     config: Config | str | Path | Mapping[str, Any],
-    client: Client | None = None,
+    client: Client | Cluster | str | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
     resume_or_start: bool = False,
@@ -56,7 +58,8 @@ def train(
         All settings, or whatever `seedflow.load_config` makes them of: a name, a file, the directory of a
         run, a mapping.
     client
-        A Dask client whose cluster is used; implies the ``cluster`` runtime. It is never closed.
+        A Dask client, synchronous or not, a cluster object, or a scheduler's address; implies the ``cluster``
+        runtime. It is never closed.
     run_dir
         Where the run keeps everything: config, metrics, checkpoints, logs. Default:
         ``runs/<name>-<time>``.
@@ -120,6 +123,10 @@ def run_training(
     config = load_config(config)
     if client is not None and config.runtime != "cluster":
         config = config.model_copy(update={"runtime": "cluster"})
+    if config.runtime != "inline":
+        from seedflow.cluster.dask_settings import with_dask_settings
+
+        config = with_dask_settings(config)
     check_script(config)
     if config.runtime == "inline" and not block:
         raise ConfigError("runtime = 'inline' runs in the calling thread: block must be True")
@@ -136,7 +143,8 @@ def run_training(
         _check_changes(directory, config, env_fn is not None)
 
     pickled = pickle_env(env_fn) if config.runtime != "inline" else None
-    spec = _find_spec(config, env_fn, pickled)
+    modules = pack(config.env.ship)
+    spec = _find_spec(config, env_fn, pickled, modules)
     check_learner(config, spec)
     preparation = _prepared(directory, config, RunRecord.of(env_fn), console, resuming, run_dir is None)
     with ExitStack() as signals:
@@ -146,7 +154,7 @@ def run_training(
         if config.runtime == "inline":
             from seedflow.inline import InlineRun
 
-            with preparation as prepared, console:
+            with shipped(modules), preparation as prepared, console:
                 inline = InlineRun(
                     config, spec, prepared.dir, console, resuming, env_fn, prepared.goes_on, replay
                 )
@@ -155,7 +163,7 @@ def run_training(
         from seedflow.experiment import Experiment
 
         experiment = Experiment(
-            config, spec, preparation, console, client, resuming, pickled, replay, driving
+            config, spec, preparation, console, client, resuming, pickled, replay, modules, driving
         )
         if block:
             with experiment:
@@ -309,12 +317,13 @@ def _check_changes(directory: Path, config: Config, own_env: bool) -> None:
         )
 
 
-def _find_spec(config: Config, env_fn: EnvFn | None, pickled: bytes | None) -> EnvSpec:
+def _find_spec(config: Config, env_fn: EnvFn | None, pickled: bytes | None, modules: bytes | None) -> EnvSpec:
     """What the environment shows and takes; found out by making one."""
     if config.runtime != "inline":
-        return probe_spec(config.env, env_fn=pickled)
+        return probe_spec(config.env, env_fn=pickled, ship=modules)
     try:  # the environment shares this process anyway
-        return spec_of(config.env, env_fn)
+        with shipped(modules):
+            return spec_of(config.env, env_fn)
     except SeedflowError:
         raise
     except Exception as error:

@@ -17,6 +17,7 @@ from seedflow.actor.watchdog import Watchdog
 from seedflow.envs.base import GroupEnv
 from seedflow.envs.make import make_group
 from seedflow.envs.seeding import env_seed
+from seedflow.envs.shipped import shipped
 from seedflow.errors import (
     ConnectionLost,
     EnvironmentFault,
@@ -78,6 +79,10 @@ class ActorSession:
 
     def run(self) -> int:
         """Connect, step, reconnect; returns the exit code."""
+        with shipped(self._start.ship):
+            return self._run()
+
+    def _run(self) -> int:
         while True:
             self._state("starting" if self._connections == 0 else "reconnecting")
             try:
@@ -263,7 +268,7 @@ class ActorSession:
         except Exception as error:
             raise EnvironmentFault(
                 f"env_fn cannot be unpickled on this host ({type(error).__name__}: {error}); install the "
-                "modules that it uses here, or register them with cloudpickle.register_pickle_by_value"
+                "modules that it uses here, or name them in env.ship"
             ) from error
         return env_fn
 

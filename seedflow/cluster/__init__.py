@@ -7,6 +7,7 @@ role is a child process under a Dask task (`supervise`), and Dask carries none o
 from seedflow.cluster.adoption import Adoption
 from seedflow.cluster.connect import open_cluster
 from seedflow.cluster.placement import Place, Placement, WorkerInfo, plan
+from seedflow.cluster.preflight import Preflight
 from seedflow.cluster.run import Run
 from seedflow.cluster.status import RoleStatus, RunStatus
 
@@ -14,6 +15,7 @@ __all__ = [
     "Adoption",
     "Place",
     "Placement",
+    "Preflight",
     "RoleStatus",
     "Run",
     "RunStatus",

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["learner", "actor", "eval"]
+NoteKind = Literal["started", "message", "log", "ended"]
 
 
 @dataclass(frozen=True, order=True)
@@ -60,6 +61,10 @@ class Launch:
         OpenMP and BLAS threads of the role; None: all cores of the host.
     grace
         Seconds between the request to stop and the kill.
+    gpu
+        Whether the role may see the GPUs of its worker.
+    keep_log
+        Whether a log that was sent to the driver stays on the host as well: the driver may not be there.
     resources
         What the task holds of its worker.
     """
@@ -74,6 +79,8 @@ class Launch:
     log_path: str
     threads: int | None
     grace: float
+    gpu: bool = True
+    keep_log: bool = False
     resources: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -136,15 +143,16 @@ class Note:
         Random name of this run of the task: another one for the same generation means that Dask has
         run the task again.
     kind
-        ``started`` (content: host, pid, log_path), ``message`` (content: the role's own message) or
-        ``ended`` (content: the fields of a `RoleResult`).
+        ``started`` (content: host, pid, log_path), ``message`` (content: the role's own message), ``log``
+        (content: text that it has written, where the driver does not see the file) or ``ended`` (content: the
+        fields of a `RoleResult`).
     """
 
     run: str
     role: RoleId
     generation: int
     attempt: str
-    kind: Literal["started", "message", "ended"]
+    kind: NoteKind
     content: Mapping[str, Any]
 
     def to_event(self) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from seedflow.cluster.placement import ACTOR, Place, WorkerInfo
+from seedflow.cluster.placement import Place, WorkerInfo
+from seedflow.cluster.resources import ACTOR
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,22 @@ class Roster:
         slot = self._slots.get(self.failure.role) if self.failure.role else None
         return error_of(self.failure, slot.result if slot else None, slot.log_path if slot else None)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a role waits for a place, other than a lost learner."""
+        return self._placement is None or any(slot.state == "waiting" for slot in self._actors)
+
+    def plan(self) -> tuple[Placement, tuple[WorkerInfo, ...]]:
+        """Where the roles begin, and the workers of which that was made. The learner was placed before."""
+        assert self._placement is not None
+        return self._placement, self._workers
+
+    def refuse(self, command: Submit, failure: Failure, now: float) -> None:
+        """The learner is not started after all, and the run ends."""
+        self._slots[command.role].state = "ended"
+        self.stop(now, failure)
+        self._deadline = now  # nothing else will be heard
+
     def next_time(self, now: float) -> float | None:
         """When `advance` is due even if nothing is heard."""
         times = [self._deadline]

@@ -9,6 +9,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +18,16 @@ from distributed import Client
 
 from seedflow.cluster.adoption import Adoption, announce, find_roles
 from seedflow.cluster.launch import Launch, Note, RoleId, RoleResult
+from seedflow.cluster.logs import MARKER, collect
 from seedflow.cluster.placement import WorkerInfo, workers_of
+from seedflow.cluster.preflight import Preflight
 from seedflow.cluster.report import Failure
+from seedflow.cluster.resources import GPU
 from seedflow.cluster.roster import STOP_MARGIN, Announce, Cancel, Roster, Submit
 from seedflow.cluster.status import RunStatus
-from seedflow.cluster.tasks import REPLY_SECONDS, RoleTasks
+from seedflow.cluster.tasks import REPLY_SECONDS, RoleTasks, forget_events
 from seedflow.config import Config
-from seedflow.errors import RunFailed, SeedflowError
+from seedflow.errors import PlacementError, RunFailed, SeedflowError
 from seedflow.interrupts import STOPPING, sigterm_as_exit, uninterrupted
 from seedflow.specs import EnvSpec
 
@@ -53,6 +57,8 @@ class Run:
         The run's directory; logs of the roles go to ``logs/<role>-<index>-g<generation>.log`` below it.
     env_fn
         The user's function that makes an environment, pickled.
+    ship
+        Modules of the user's (`seedflow.envs.shipped.pack`).
     resume
         Whether the learner restores the last checkpoint of `run_dir`.
     outlives_driver
@@ -69,6 +75,8 @@ class Run:
     on_note
         Called there with sentences for people: the learner's, and what became of an actor; also in the
         thread that a signal interrupts. Default: the log.
+    preflight
+        Looks at the workers before the learner is started on one of them; None: nothing is checked.
     learner_module, actor_module
         What the roles run, as ``python -m``.
 
@@ -88,6 +96,7 @@ class Run:
         run_dir: Path,
         *,
         env_fn: bytes | None = None,
+        ship: bytes | None = None,
         resume: bool = False,
         restore_replay: str | None = None,
         outlives_driver: bool = False,
@@ -96,6 +105,7 @@ class Run:
         on_metrics: Callable[[dict[str, float]], None] | None = None,
         on_status: Callable[[RunStatus], None] = lambda status: None,
         on_note: Callable[[str], None] = logger.warning,
+        preflight: Preflight | None = None,
         learner_module: str = "seedflow.learner",
         actor_module: str = "seedflow.actor",
     ) -> None:
@@ -110,6 +120,7 @@ class Run:
             "token": secrets.token_hex(32),
             "run_dir": str(self.dir),
             "env_fn": b64encode(env_fn).decode() if env_fn is not None else None,
+            "ship": b64encode(ship).decode() if ship is not None else None,
             "resume": resume,
             "restore_replay": restore_replay,
             "run": self.id,
@@ -118,6 +129,9 @@ class Run:
         self.stopped_on_request = False
         self._on_metrics = on_metrics
         self._tell, self._on_status = on_note, on_status
+        self._preflight = preflight
+        self._outlives = outlives_driver or adoption is not None
+        self._marker = self.dir / f"{MARKER}{self.id}"
         self._metrics: Mapping[str, float] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._tasks = RoleTasks(client, self.id, outlives_driver, self._on_task)
@@ -236,6 +250,7 @@ class Run:
         try:
             self._client.subscribe_topic(self._client.id, self._on_topic)
             self._client.subscribe_topic("all", self._on_cluster_event)
+            self._marker.touch(mode=0o600)
             if self._adoption is not None:
                 self._adopt(self._adoption)
             self._events.put("workers")
@@ -250,6 +265,7 @@ class Run:
             self._error = self._error or RunFailed(text)
             self._error.__cause__ = self._error.__cause__ or cause
         finally:
+            self._marker.unlink(missing_ok=True)
             self._publish("ended")
 
     def _step(self) -> None:
@@ -291,6 +307,8 @@ class Run:
                 self._roster.see_workers(workers, time.monotonic())
         elif event == "stop":
             self._roster.stop(now)
+        elif isinstance(event, Note) and event.kind == "log":
+            collect(self.dir, f"{event.role}-g{event.generation}.log", str(event.content["text"]))
         elif isinstance(event, Note):
             self._roster.heard(event, now)
             if event.role.kind == "learner" and event.content.get("kind") == "metrics":
@@ -320,10 +338,25 @@ class Run:
         except TimeoutError:
             logger.warning("the scheduler has not answered run %s for %g s", self.id, REPLY_SECONDS)
             return None
-        return workers_of(identity)
+        workers = workers_of(identity)
+        if self._preflight is not None and self._roster.waiting:
+            workers = self._preflight.without_held(workers, self.id)
+        return workers
+
+    def _approved(self, command: Submit) -> bool:
+        """Whether the run may begin where it was placed; ends it if not."""
+        if self._preflight is None or command.role.kind != "learner" or command.generation > 0:
+            return True
+        try:
+            self._preflight.check(*self._roster.plan(), self._marker)
+        except PlacementError as error:
+            self._roster.refuse(command, Failure(str(error), placement=True), time.monotonic())
+            return False
+        return True
 
     def _submit(self, command: Submit) -> None:
-        self._tasks.submit(self._launch(command), command.place)
+        if self._approved(command):
+            self._tasks.submit(self._launch(command), command.place)
 
     def _adopt(self, adoption: Adoption) -> None:
         """Go on with the roles that live: what they were started with, their states, their tasks.
@@ -374,6 +407,8 @@ class Run:
             log_path=str(self.dir / "logs" / f"{role}-g{command.generation}.log"),
             threads=config.train.torch_threads if learner else 1,
             grace=config.cluster.stop_seconds if learner else config.actor.stop_seconds,
+            gpu=learner or GPU in (config.actor.resources or {}),
+            keep_log=self._outlives,
         )
 
     def _let_go(self) -> None:
@@ -383,6 +418,10 @@ class Run:
         self._tasks.let_go()
         self._client.unsubscribe_topic("all")
         self._client.unsubscribe_topic(self._client.id)
+        with suppress(Exception):  # a courtesy: the scheduler forgets them an hour later
+            self._client.sync(
+                self._client._run_on_scheduler, forget_events(self._client.id), callback_timeout=REPLY_SECONDS
+            )
 
     def _publish(self, phase: Any) -> None:
         error = str(self._error) if self._error is not None else None

@@ -98,6 +98,26 @@ class RoleTasks:
         # Else it was cancelled by ourselves, maybe just now: its supervisor tells when the role has ended.
 
 
+def forget_events(topic: str) -> Callable[..., None]:
+    """For the scheduler, which need not have seedflow: drop what a connection that is about to end has left.
+
+    A connection's messages stay there for an hour, and its subscriptions, of which each has some, for good.
+
+    Parameters
+    ----------
+    topic
+        The connection's id, by which also the topic of its messages is called.
+    """
+
+    def seedflow_forget(dask_scheduler: Any) -> None:
+        broker = dask_scheduler._broker
+        for name in list(broker._topics):
+            broker.unsubscribe(name, topic)
+        broker.truncate(topic)
+
+    return seedflow_forget
+
+
 def _result_of(future: Future[RoleResult]) -> RoleResult:
     """What a task that is over has left; it may be cancelled, or the client be closed, at any moment."""
     try:

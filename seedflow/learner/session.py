@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from seedflow.learner.start import LearnerStart
 from seedflow.learner.training_process import StartStopped, TrainingFailed
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
 from seedflow.metrics.names import LEARNER_RESTARTS
+from seedflow.metrics.prometheus import PrometheusSink
 from seedflow.private import private_directory
 from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, FINISHED, STOPPED, RoleChannel, failure
 from seedflow.rpc.connection import Endpoint
@@ -73,7 +74,7 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             gateway = GatewayProcess(
                 token,
                 str(control.path),
-                config.rpc.interface or start.host,
+                start.host,
                 config.rpc.ports,
                 spec,
                 groups=layout.groups,
@@ -99,6 +100,8 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         )
         with fence.writing():
             sinks = make_sinks(config, start.run_dir, progress.agent_steps if learner.attempt else None)
+        if (served := _serve_metrics(start, note)) is not None:
+            sinks.append(served)
         for sink in sinks:
             stack.enter_context(sink)
         endpoint = Endpoint(
@@ -130,6 +133,20 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         # Else actors look for the learner that may take this one's place, until they are stopped themselves.
         channel.send({"kind": "done", "reason": FINISHED if finished else STOPPED})
     return EXIT_DONE
+
+
+def _serve_metrics(start: LearnerStart, note: Callable[[str], None]) -> Sink | None:
+    """What Prometheus reads, if it is wanted; a run does not fail because of it."""
+    port = start.config.metrics.prometheus_port
+    if port is None:
+        return None
+    try:
+        sink = PrometheusSink(start.run_dir.name, start.host, port)
+    except OSError as error:
+        note(f"metrics.prometheus_port = {port}: not served, for {start.host} cannot be bound there: {error}")
+        return None
+    note(f"metrics for Prometheus: {sink.url}")
+    return sink
 
 
 def _dismiss_actors(control: ControlServer) -> None:

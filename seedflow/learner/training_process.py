@@ -8,7 +8,6 @@ trains and saves the run's checkpoints, and sends its measurements up.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -22,6 +21,7 @@ from seedflow.errors import RunFailed, SeedflowError
 from seedflow.learner.memory import keep_freed_memory
 from seedflow.learner.start import LearnerStart
 from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, RoleProcess, failure, run_role
+from seedflow.roles.logs import begin_log
 from seedflow.specs import EnvSpec
 
 ORPHAN_SECONDS = 20.0  # a checkpoint may be large
@@ -187,7 +187,7 @@ class TrainingProcess:
 
 def main(channel: RoleChannel) -> int:
     """Train until told to stop; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(channel.start)
     keep_freed_memory()
     from seedflow.algos import make_algorithm
     from seedflow.learner.arena import SharedArena

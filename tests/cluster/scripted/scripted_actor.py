@@ -21,7 +21,9 @@ def main(channel: RoleChannel) -> int:
         return 3
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     up = run_dir / f"{start['role']}-{index}-g{generation}.up"
-    up.with_suffix(".tmp").write_text(f"{os.getpid()} {child.pid} {os.environ['OMP_NUM_THREADS']}")
+    up.with_suffix(".tmp").write_text(
+        f"{os.getpid()} {child.pid} {os.environ['OMP_NUM_THREADS']} {os.environ.get('CUDA_VISIBLE_DEVICES')}"
+    )
     up.with_suffix(".tmp").rename(up)
     channel.send({"kind": "state", "state": "running"})
     while not (run_dir / "finish").exists() and not channel.stop_requested.wait(0.05):

@@ -13,6 +13,7 @@ def main(channel: RoleChannel) -> int:
     generation = channel.start["generation"]
     (run_dir / f"learner-g{generation}.pid").write_text(str(os.getpid()))
     (run_dir / "learner.env").write_text(f"{os.environ['OMP_NUM_THREADS']} {channel.start['host']}")
+    (run_dir / "learner.gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
     if script.get("learner") == "silent":
         print("loading weights that never come", file=sys.stderr)
         channel.stop_requested.wait(60)
