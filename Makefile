@@ -48,7 +48,8 @@ test-kernels-gpu:
 test-gpu: venv
 	$(BIN)/python -m pytest tests/gpu
 
-# Needs root: they become another user, and mount a /dev/shm of their own.
+# Needs root: they become another user, mount a /dev/shm of their own, and start a Slurm whose hosts are namespaces
+# (on Debian, whose packages they install where they are missing).
 test-hosts: venv
 	$(BIN)/python -m pytest -m hosts
 

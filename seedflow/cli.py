@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import seedflow
+from seedflow.batch.command import batch
 from seedflow.bench.command import bench
+from seedflow.doctor.command import doctor
 from seedflow.errors import RunStopped, SeedflowError
 from seedflow.exit_codes import exit_code
 from seedflow.interrupts import end_on_signals, ending_on_signals
@@ -374,7 +376,9 @@ def config_schema(key: str | None, as_json: bool) -> None:
         click.echo(f"  {setting.key} = {default}  ({setting.takes}){purpose}")
 
 
+cli.add_command(batch)
 cli.add_command(bench)
+cli.add_command(doctor)
 
 
 def main() -> NoReturn:

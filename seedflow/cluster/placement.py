@@ -84,7 +84,7 @@ class Placement:
     Attributes
     ----------
     actors
-        Training actors first, then the evaluation actor if there is one.
+        Training actors first, then the evaluation actor if there is one; those that have a place by now.
     shared
         Whether actors run on the learner's worker, because it is the only one or declares ``ACTOR``.
     """
@@ -133,7 +133,7 @@ def plan(workers: Iterable[WorkerInfo], config: Config) -> Placement:
     shared = len(running) == 1 or (bool(needs.learner) and bool(needs.actor) and best.declares(needs.actor))
     places = free_places(running, learner, shared, config, {})
     count = actor_roles(config)
-    if len(places) < count:
+    if len(places) < min(count, config.cluster.min_actors or count):
         raise PlacementError(_too_few(running, learner, shared, config, needs, len(places)))
     return Placement(learner, tuple(places[:count]), shared)
 
@@ -240,7 +240,10 @@ def _too_few(
     if limit:
         offer += f" and cluster.actors_per_worker = {limit}"
         remedy += ", raise cluster.actors_per_worker"
+    needed = f"needs {actor_roles(config)} places"
+    if config.cluster.min_actors is not None and config.cluster.min_actors < actor_roles(config):
+        needed = f"needs {config.cluster.min_actors} places to begin with (cluster.min_actors)"
     return (
-        f"{wanted} needs {actor_roles(config)} places, but the Dask cluster has {places}: {offer} "
+        f"{wanted} {needed}, but the Dask cluster has {places}: {offer} "
         f"(the learner takes {learner.worker}); {remedy}, or set actor.count={max(places, 1)}"
     )

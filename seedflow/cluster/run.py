@@ -275,9 +275,11 @@ class Run:
         try:
             event: _Event | None = self._events.get(timeout=min(REQUEST_SECONDS, max(0.0, due - now)))
         except queue.Empty:
-            event = "workers" if time.monotonic() >= self._look_at else None
+            event = None
         if event is not None:
             self._handle(event)
+        if time.monotonic() >= self._look_at:  # however much is heard meanwhile
+            self._handle("workers")
         if not self.stopped_on_request and self._stop_wanted():
             self.stopped_on_request = True
             self._tell(STOPPING)

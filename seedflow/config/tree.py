@@ -222,6 +222,9 @@ class ClusterConfig(Section):
     actors_per_worker: PositiveInt | None = Field(
         None, description="actors on one worker at most; default: its threads, or its ACTOR resource"
     )
+    min_actors: PositiveInt | None = Field(
+        None, description="actors that have a place suffice to begin, if there are so many; default: all"
+    )
     stop_seconds: PositiveFloat = Field(20.0, description="grace for the learner to save and end")
 
 

@@ -237,9 +237,10 @@ class Trainer:
             self._fill(pipeline.replay, checkpoint.replay)
         progress.go_on_from(checkpoint.state["progress"])
         self._publish()
+        held = f", {len(pipeline.replay)} sequences" if isinstance(pipeline, ReplayPipeline) else ""
         self.report(
             f"resumed generation {checkpoint.generation}: {progress.agent_steps} agent steps, "
-            f"{progress.updates} updates"
+            f"{progress.updates} updates{held}"
         )
         return checkpoint.generation
 

@@ -25,6 +25,7 @@ from scripted_runs import (
 )
 
 from seedflow.cluster import Run, open_cluster
+from seedflow.cluster.launch import RoleId, RoleResult
 from seedflow.errors import PlacementError, RunFailed
 
 
@@ -297,6 +298,27 @@ def test_a_scheduler_that_has_no_time_to_answer_ends_no_run(
         (tmp_path / "finish").touch()
         assert run.wait(timeout=60)
     assert run.status().restarts == 0
+
+
+def test_workers_are_looked_at_however_much_is_heard_meanwhile(
+    user_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler's word of a new worker may come before that worker runs, and does not come again."""
+    monkeypatch.setattr("seedflow.cluster.run.WORKERS_SECONDS", 0.5)
+    look, looks = Run._look_at_workers, []
+    monkeypatch.setattr(Run, "_look_at_workers", lambda self: (looks.append(1), look(self))[1])
+    config = make_config()
+    with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
+        actor_pids(tmp_path)
+        before = len(looks)
+
+        def looked_at() -> bool:
+            run._events.put((RoleId("actor", 0), 99, RoleResult("lost")))  # of no start that there was
+            return len(looks) > before + 2
+
+        wait_for(looked_at, "another look")
+        (tmp_path / "finish").touch()
+        assert run.wait(timeout=60)
 
 
 def process_at(client: Client) -> psutil.Process:
