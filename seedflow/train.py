@@ -107,7 +107,7 @@ def train(
 
 def run_training(
     config: Config | str | Path | Mapping[str, Any],
-    client: Client | None = None,
+    client: Client | Cluster | str | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
     resume_or_start: bool = False,

@@ -250,12 +250,13 @@ def _find_scheduler(
 
 def _default_client() -> Client:
     try:
-        return Client.current()
+        current: Client = Client.current()
     except ValueError:
         raise ConfigError(
             "runtime = cluster, but no cluster is named: set cluster.scheduler or cluster.scheduler_file, "
             "export DASK_SCHEDULER_ADDRESS, or use runtime=local"
         ) from None
+    return current
 
 
 def _scheduler_of(given: Client | Cluster) -> tuple[str, Security]:
@@ -269,7 +270,7 @@ def _scheduler_of(given: Client | Cluster) -> tuple[str, Security]:
     if not address or not connected:
         kind = "client" if isinstance(given, Client) else "cluster"
         raise PlacementError(f"the Dask {kind} is {status}: expected one that is connected to its scheduler")
-    security = given.security
+    security = getattr(given, "security", None)
     return str(address), security if isinstance(security, Security) else Security()
 
 

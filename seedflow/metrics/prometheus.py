@@ -42,7 +42,7 @@ class PrometheusSink(Sink):
         self._values: Mapping[str, float] = {}
         self._run = run
         registry = CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type] # anything with `collect`
+        registry.register(self)  # anything with `collect` will do
         self._thread: Thread | None
         self._server, self._thread = start_http_server(port, host, registry)
         shown = f"[{host}]" if ":" in host else host
