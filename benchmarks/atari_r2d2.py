@@ -134,7 +134,7 @@ def progress(records: Sequence[Record]) -> dict[str, float]:
     for record in records:
         values = values | record
         history.append(values)
-    filled = history[0].get("replay/inserted", 0.0)
+    filled = next(record["replay/inserted"] for record in records if "replay/inserted" in record)
     own = next((h for h in history if h.get("replay/inserted", 0.0) > filled), history[-1])
     return {
         "agent_steps": values["steps/agent"],

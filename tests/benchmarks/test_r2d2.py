@@ -22,6 +22,7 @@ from tests.small_runs import small_r2d2
 def test_updates_count_from_the_first_sequence_of_the_runs_own() -> None:
     """100 sequences were there before; values that did not change are not written again."""
     records: list[dict[str, float]] = [
+        {"steps/agent": 0, "time/seconds": 1},
         {"steps/agent": 0, "time/seconds": 1, "replay/inserted": 100},
         {"steps/agent": 500, "time/seconds": 2, "train/updates": 3},
         {"steps/agent": 1000, "time/seconds": 3, "train/updates": 4, "replay/inserted": 102},
