@@ -61,6 +61,7 @@ def fill(checkpoints: Path, distinct: int) -> dict[str, Any]:
     try:
         _insert(replay, spec, frames, config.replay.capacity)
         snapshot = replay.snapshot()
+        snapshot.state["limiter"]["balance"] = 0.0  # nobody is to sample for what was inserted here
         CheckpointStore(checkpoints).save({}, {}, snapshot)
         return {
             "sequences": len(replay),
@@ -122,18 +123,18 @@ def run(run_dir: Path, replay: Path, steps: int) -> dict[str, Any]:
         "seconds": time.monotonic() - began,
         "peak_memory_gb": peak / 1e9,
         "peak_by_role_gb": {name: size / 1e9 for name, size in parts.items()},
-        **_progress(records),
+        **progress(records),
     }
 
 
-def _progress(records: Sequence[Record]) -> dict[str, float]:
+def progress(records: Sequence[Record]) -> dict[str, float]:
     """Steps, updates before and after the first sequence of the run's own, and the ratio since then."""
     values: Record = {}
     history: list[Record] = []
     for record in records:
         values = values | record
         history.append(values)
-    filled = history[0].get("replay/inserted", 0.0)
+    filled = next(record["replay/inserted"] for record in records if "replay/inserted" in record)
     own = next((h for h in history if h.get("replay/inserted", 0.0) > filled), history[-1])
     return {
         "agent_steps": values["steps/agent"],

@@ -3,7 +3,7 @@
     python -m benchmarks.resume_curves --directory runs/resume -o docs/figures/resume.svg
 
 Three seeds of ``cartpole_masked_r2d2`` run to their end. A fourth run is killed in the middle (SIGKILL, all
-processes) and resumed twice from the same files: as it is, and with the replay taken out of its checkpoint.
+processes) and resumed twice from the same files: as it is, and with an empty replay in its checkpoint.
 The evaluations of all of them are drawn, smoothed alike, over the band between the three. What is there
 already of an earlier call is kept.
 """
@@ -25,11 +25,15 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from seedflow.checkpoints import open_store
+from seedflow.config import load_config
 from seedflow.learner.checkpoint import CheckpointStore
 from seedflow.metrics import METRICS_FILE, read_metrics
 from seedflow.metrics.names import EVAL_RETURN
 from seedflow.metrics.plot import STYLE, smooth
 from seedflow.metrics.read import column
+from seedflow.replay.disk.load import load_replay
+from seedflow.replay.replay import Replay
 
 CONFIG = "cartpole_masked_r2d2"
 SETTINGS = ("eval.every=5_000", "eval.episodes=20", "eval.envs=4", "checkpoint.every_seconds=10")
@@ -67,10 +71,14 @@ def _kill(root: int) -> None:
 
 
 def without_replay(run_dir: Path) -> None:
-    """Take the replay out of a run's newest checkpoint, and leave the older ones behind."""
-    checkpoint = CheckpointStore(run_dir / "checkpoints").restore()
+    """Put an empty replay in the place of that of a run's newest checkpoint; the older ones go."""
+    config, store = load_config(run_dir), CheckpointStore(run_dir / "checkpoints")
+    checkpoint = store.restore()
+    spec = load_replay(open_store(run_dir / "checkpoints"), checkpoint.manifest).snapshot.spec
+    replay = Replay(spec, config.replay, config.seed)
     shutil.rmtree(run_dir / "checkpoints")
-    CheckpointStore(run_dir / "checkpoints").save(checkpoint.tensors, checkpoint.state)
+    CheckpointStore(run_dir / "checkpoints").save(checkpoint.tensors, checkpoint.state, replay.snapshot())
+    replay.close()
 
 
 def run_all(directory: Path) -> dict[str, Path]:

@@ -3,8 +3,7 @@
 Commands are thin fronts of the Python API. What they need is imported when they run, so that help and
 completion are fast and a mistake in a setting is reported before torch or Dask are loaded.
 
-Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 75 stopped early with a checkpoint and worth
-requeueing (``EX_TEMPFAIL``), 128 + n ended by signal n.
+Exit codes: see `seedflow.exit_codes`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,15 +23,13 @@ import seedflow
 from seedflow.batch.command import batch
 from seedflow.bench.command import bench
 from seedflow.doctor.command import doctor
-from seedflow.errors import ConfigError, RunSuspended, SeedflowError, SpecError
-from seedflow.interrupts import Signalled, end_on_signals, ending_on_signals
+from seedflow.errors import RunStopped, SeedflowError
+from seedflow.exit_codes import exit_code
+from seedflow.interrupts import end_on_signals, ending_on_signals
 
 if TYPE_CHECKING:
     from seedflow.evaluate import EvaluationResult
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_REQUEUE = 75
+    from seedflow.experiment import Driving
 
 
 class _Commands(click.Group):
@@ -42,19 +40,15 @@ class _Commands(click.Group):
             with ending_on_signals():
                 return super().invoke(ctx)
         except SeedflowError as error:
-            click.echo("\n".join([f"Error: {error}", *_notes(error)]), err=True)
-            code = EXIT_FAILED
-            if isinstance(error, ConfigError | SpecError):
-                code = EXIT_USAGE
-            elif isinstance(error, RunSuspended):
-                code = EXIT_REQUEUE
+            said = str(error) if isinstance(error, RunStopped) else f"Error: {error}"
+            click.echo("\n".join([said, *_notes(error)]), err=True)
+            code = exit_code(error)
         except KeyboardInterrupt as interrupt:
             if isinstance(interrupt.__context__, SeedflowError):  # the program was ending because of it
                 click.echo(f"Error: {interrupt.__context__}", err=True)
-            number = interrupt.number if isinstance(interrupt, Signalled) else signal.SIGINT
-            stopped = f"Stopped by {signal.Signals(number).name}."
+            code = exit_code(interrupt)
+            stopped = f"Stopped by {signal.Signals(code - 128).name}."
             click.echo(" ".join([stopped, *_notes(interrupt)]), err=True)
-            code = 128 + number
         ctx.exit(code)
 
 
@@ -72,15 +66,23 @@ def cli() -> None:
 @click.option("--restore-replay", metavar="PATH", help="Begin with the replay of another run's checkpoint.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster of this scheduler.")
 @click.option("--scheduler-file", metavar="FILE", help="Run on the Dask cluster that this file describes.")
+@click.option(
+    "--ship", metavar="MODULE", multiple=True, help="Send a module or package of yours along; repeat."
+)
 @click.option("--tls-ca-file", metavar="FILE", help="Certificate authority of the Dask cluster.")
 @click.option("--tls-cert", metavar="FILE", help="Own certificate for the Dask cluster.")
 @click.option("--tls-key", metavar="FILE", help="Key of that certificate.")
+@click.option("--detach", is_flag=True, help="Return once the run is up; it goes on by itself.")
+@click.option("--driver-fd", type=int, hidden=True)
 def train(
     arguments: tuple[str, ...],
     run_dir: Path | None,
     resume: bool,
     resume_or_start: bool,
     restore_replay: str | None,
+    ship: tuple[str, ...],
+    detach: bool,
+    driver_fd: int | None,
     **cluster: str | None,
 ) -> None:
     """Train an agent.
@@ -110,8 +112,21 @@ def train(
     if cluster["scheduler"] or cluster["scheduler_file"]:
         overrides.append("runtime=cluster")
     config = load_config(source, overrides, called="command line")
+    if ship:
+        config = load_config(config, {"env.ship": list(dict.fromkeys([*config.env.ship, *ship]))})
 
-    from seedflow.train import train as run_training
+    if detach:
+        from seedflow.background import detach_training
+
+        flags = {"--resume": resume, "--resume-or-start": resume_or_start}
+        given = {"--restore-replay": restore_replay, **{f"--{k}": v for k, v in cluster.items()}}
+        options = [flag for flag, on in flags.items() if on]
+        options += [f"{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+        options += [f"--ship={module}" for module in ship]
+        code = detach_training([*arguments, *options], config, run_dir, source, click.echo)
+        click.get_current_context().exit(code)
+
+    from seedflow.train import run_training
 
     run_training(
         config,
@@ -120,7 +135,44 @@ def train(
         resume_or_start=resume_or_start,
         name=source,
         restore_replay=restore_replay,
+        driving=None if driver_fd is None else _driving(driver_fd),
     )
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--driver-fd", type=int, hidden=True)
+def attach(run_dir: Path, driver_fd: int | None) -> None:
+    """Follow a run: show its progress, and exit with its exit code.
+
+    Where the driver of a detached run has died, another one is started in its place. Ctrl-C ends the
+    following and not the run.
+    """
+    from seedflow.background import follow, settle
+
+    directory = run_dir.absolute()
+    if driver_fd is not None:
+        from seedflow.train import take_over
+
+        take_over(directory, lambda where: settle(where, driver_fd))
+        return
+    try:
+        code = follow(directory, click.echo)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"The run goes on; follow it again by: seedflow attach {shlex.quote(str(run_dir))}"
+        )
+        raise
+    click.get_current_context().exit(code)
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def stop(run_dir: Path) -> None:
+    """End a run in order, from any process that sees its directory: it saves a checkpoint first."""
+    from seedflow.background import stop as stop_run
+
+    stop_run(run_dir.absolute(), click.echo)
 
 
 @cli.command(name="eval")
@@ -337,6 +389,14 @@ def main() -> NoReturn:
     finally:
         ending.unwinding = True
     raise AssertionError("click ends the program")
+
+
+def _driving(driver_fd: int) -> Driving:
+    """How a run in the background is driven; who has started it waits at `driver_fd`."""
+    from seedflow.background import settle
+    from seedflow.experiment import Driving
+
+    return Driving(outlived=True, started=lambda directory: settle(directory, driver_fd))
 
 
 def _split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

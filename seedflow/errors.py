@@ -13,11 +13,13 @@
     ├── CheckpointError      a checkpoint is missing, damaged or of a newer version, or cannot be written
     │   ├── CheckpointDamaged     part of one is missing or not what was written; an older one may do
     │   └── CheckpointConflict    another process writes checkpoints in the same place
+    │       └── CheckpointFenced      a later start of the run's learner has taken over
     ├── DamagedChunk         an encoded array of the replay is not what was stored
     ├── ReplayFull           the replay's memory limit is too small for what arrives
     ├── PlacementError       a role cannot be placed on the Dask cluster
     ├── RunFailed            a role failed in a way that a restart cannot cure
-    └── RunSuspended         a run stopped early, with a checkpoint from which it can go on
+    ├── RunSuspended         a run stopped early, with a checkpoint from which it can go on
+    └── RunStopped           a run was stopped by `seedflow stop`
 """
 
 
@@ -90,6 +92,10 @@ class CheckpointConflict(CheckpointError):
     """Another process writes checkpoints in the same place."""
 
 
+class CheckpointFenced(CheckpointConflict):
+    """A later start of the same run's learner has taken over; this one must write nothing more."""
+
+
 class DamagedChunk(SeedflowError):
     """An encoded array of the replay has a wrong checksum, size or frame."""
 
@@ -108,3 +114,7 @@ class RunFailed(SeedflowError):
 
 class RunSuspended(SeedflowError):
     """A run stopped early, with a checkpoint from which it can go on: worth requeueing."""
+
+
+class RunStopped(SeedflowError):
+    """Another process has asked for the end of a run (`seedflow stop`), and got it."""

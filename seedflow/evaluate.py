@@ -9,7 +9,7 @@ Examples
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from seedflow.algos import Acting, ActingInput, make_algorithm
 from seedflow.algos.randomness import torch_seed
 from seedflow.config import Config, load_config
 from seedflow.envs import env_seed, make_group
+from seedflow.envs.base import GroupEnv
+from seedflow.envs.shipped import pack, shipped
 from seedflow.errors import CheckpointError, SpecError
 from seedflow.learner.checkpoint import CheckpointStore
-from seedflow.learner.evaluation import EvaluationRounds
+from seedflow.learner.evaluation import Episode, EvaluationRounds
 from seedflow.learner.trainer import check_weights
 from seedflow.networks.cores import State
 from seedflow.rollout.state_table import zeros
@@ -216,6 +218,27 @@ def _one_each(value: npt.ArrayLike, n: int, name: str, dtype: npt.DTypeLike) -> 
     return np.full(n, array) if array.ndim == 0 else array
 
 
+def _play(
+    policy: Policy, group: GroupEnv, envs: int, episodes: int, deterministic: bool
+) -> Sequence[Episode]:
+    """Whole episodes of all environments of a group."""
+    rows = Block.private(BlockLayout(policy.spec, 1, envs)).rows(0)
+    rounds = EvaluationRounds(1, episodes, envs)
+    index = np.arange(envs)
+    rounds.open_if_due(0, 0, index)
+    state = policy.initial_state(envs)
+    group.reset(rows)
+    while True:
+        rounds.record(index, rows["first"], rows["reward"])
+        played = rounds.result_if_complete()
+        if played is not None:
+            return played
+        actions, state = policy.act(
+            rows, state, rows["first"], reward=rows["reward"], deterministic=deterministic
+        )
+        group.step(actions - policy.spec.action_start, rows)
+
+
 def evaluate(
     run_dir: str | Path,
     episodes: int = 100,
@@ -256,31 +279,17 @@ def evaluate(
     run_seed = policy.config.seed if seed is None else seed
     envs = min(episodes, MOST_ENVS)
     seeds = [env_seed(run_seed, "evaluate", i, 0) for i in range(envs)]
-    group = make_group(policy.config.env, envs, seeds, env_fn=env_fn)
-    if group.spec != policy.spec:
-        group.close()
-        raise SpecError(
-            f"the policy of {run_dir} was trained on {policy.spec}, but the environment is {group.spec}; "
-            "if the run was trained with env_fn, give the same env_fn here"
-        )
-    rows = Block.private(BlockLayout(policy.spec, 1, envs)).rows(0)
-    rounds = EvaluationRounds(1, episodes, envs)
-    index = np.arange(envs)
-    rounds.open_if_due(0, 0, index)
-    state = policy.initial_state(envs)
-    try:
-        group.reset(rows)
-        while True:
-            rounds.record(index, rows["first"], rows["reward"])
-            played = rounds.result_if_complete()
-            if played is not None:
-                break
-            actions, state = policy.act(
-                rows, state, rows["first"], reward=rows["reward"], deterministic=deterministic
-            )
-            group.step(actions - policy.spec.action_start, rows)
-    finally:
-        group.close()
+    with shipped(pack(policy.config.env.ship)):
+        group = make_group(policy.config.env, envs, seeds, env_fn=env_fn)
+        try:
+            if group.spec != policy.spec:
+                raise SpecError(
+                    f"the policy of {run_dir} was trained on {policy.spec}, but the environment is "
+                    f"{group.spec}; if the run was trained with env_fn, give the same env_fn here"
+                )
+            played = _play(policy, group, envs, episodes, deterministic)
+        finally:
+            group.close()
     returns = [episode.total for episode in played]
     return EvaluationResult(
         return_mean=float(np.mean(returns)),

@@ -15,9 +15,9 @@ from types import FrameType
 
 from seedflow.config import Config
 from seedflow.errors import ConfigError
+from seedflow.learner.footprint import experience_bytes
 from seedflow.networks.images import check_encoder
 from seedflow.replay.memory import gib, machine_bytes
-from seedflow.rpc.slab import COUNTED_SCALARS, REPLY_SCALARS, REQUEST_SCALARS
 from seedflow.specs import EnvSpec
 
 GUARD = """
@@ -92,22 +92,8 @@ def check_learner(config: Config, spec: EnvSpec) -> None:
         _check_memory(config, spec)
 
 
-def least_bytes(config: Config, spec: EnvSpec) -> int:
-    """Memory of unroll slots or chunk buffers, and batches; core states and what is recorded left out."""
-    fields = [
-        f for f in (*spec.observation, *REQUEST_SCALARS, *REPLY_SCALARS) if f.name not in COUNTED_SCALARS
-    ]
-    index = sum(field.nbytes for field in fields)
-    replay = config.replay
-    if config.has_replay:
-        batches = (config.rollout.prefetch + 1) * config.train.batch * (replay.burn_in + replay.unroll)
-        return (config.chunk_buffers * replay.chunk + batches) * index
-    unrolls = config.slots + (config.rollout.prefetch + 1) * config.train.batch
-    return unrolls * (config.rollout.unroll + 1) * index
-
-
 def _check_memory(config: Config, spec: EnvSpec) -> None:
-    needed, there = least_bytes(config, spec), machine_bytes()
+    needed, there = experience_bytes(config, spec), machine_bytes()
     if needed > there and config.has_replay:
         raise ConfigError(
             f"replay.chunk = {config.replay.chunk}, train.batch = {config.train.batch} and {config.max_envs} "
@@ -126,6 +112,7 @@ def _check_memory(config: Config, spec: EnvSpec) -> None:
 
 CUDA_CHECK = """
 from seedflow.errors import ConfigError
+from seedflow.learner.footprint import experience_bytes
 from seedflow.networks.devices import pick_device
 
 try:

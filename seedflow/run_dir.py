@@ -63,7 +63,7 @@ def check_run_dir(directory: Path, resume: bool, resume_or_start: bool) -> bool:
     """
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"run_dir = {directory} is no directory; choose another")
-    if _in_use(directory):
+    if in_use(directory):
         raise _busy(directory)
     saved = _has_checkpoint(directory)
     if resume and not saved:
@@ -191,7 +191,8 @@ def _clear(directory: Path, before: set[str], made: bool) -> None:
             directory.rmdir()
 
 
-def _in_use(directory: Path) -> bool:
+def in_use(directory: Path) -> bool:
+    """Whether a driver holds a run directory."""
     try:
         fd = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:  # none there; if it is not ours to open, taking it fails in time

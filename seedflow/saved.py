@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seedflow.checkpoints import Generations, open_store
-from seedflow.errors import CheckpointError, ConfigError, EnvironmentFault, RunFailed, SeedflowError
+from seedflow.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFault,
+    RunFailed,
+    RunStopped,
+    SeedflowError,
+)
 from seedflow.metrics import MetricsError, column, read_metrics
 from seedflow.run_dir import shown
 from seedflow.run_record import RunRecord
@@ -53,7 +60,7 @@ def last_words(tell: Callable[[str], None], directory: Path, total_steps: int) -
         words = describe(directory, total_steps)
         if isinstance(error, KeyboardInterrupt):
             error.add_note(words or "It has saved no checkpoint.")
-        elif words is not None and isinstance(error, RunFailed | EnvironmentFault):
+        elif words is not None and isinstance(error, RunFailed | RunStopped | EnvironmentFault):
             error.add_note(words)
         elif words is not None and not isinstance(error, SeedflowError):
             tell(words)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from seedflow.config import Config, changed_settings, fixed_settings_changed, load_config
+from seedflow.driver_record import DriverRecord
 from seedflow.envs.probe import probe_spec, spec_of
+from seedflow.envs.shipped import pack, shipped
 from seedflow.errors import ConfigError, EnvironmentFault, RunSuspended, SeedflowError
 from seedflow.finished import FinishedRun
 from seedflow.interrupts import also_ended_by, sigterm_as_exit
-from seedflow.metrics import Console
+from seedflow.metrics.console import Console, Journal
 from seedflow.preflight import check_learner, check_script
 from seedflow.run_dir import Prepared, check_run_dir, claimed, default_run_dir, shown, write_config
 from seedflow.run_record import RunRecord
@@ -29,8 +31,9 @@ from seedflow.specs import EnvSpec
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.deploy import Cluster
 
-    from seedflow.experiment import Experiment
+    from seedflow.experiment import Driving, Experiment
     from seedflow.inline import InlineRun
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
@@ -38,7 +41,7 @@ EnvFn = Callable[[], gym.Env[Any, Any]]
 
 def train(
     config: Config | str | Path | Mapping[str, Any],
-    client: Client | None = None,
+    client: Client | Cluster | str | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
     resume_or_start: bool = False,
@@ -55,7 +58,8 @@ def train(
         All settings, or whatever `seedflow.load_config` makes them of: a name, a file, the directory of a
         run, a mapping.
     client
-        A Dask client whose cluster is used; implies the ``cluster`` runtime. It is never closed.
+        A Dask client, synchronous or not, a cluster object, or a scheduler's address; implies the ``cluster``
+        runtime. It is never closed.
     run_dir
         Where the run keeps everything: config, metrics, checkpoints, logs. Default:
         ``runs/<name>-<time>``.
@@ -98,11 +102,31 @@ def train(
     >>> with seedflow.train(config, block=False) as run:  # doctest: +SKIP
     ...     run.wait(timeout=600)
     """
+    return run_training(config, client, run_dir, resume, resume_or_start, block, env_fn, name, restore_replay)
+
+
+def run_training(
+    config: Config | str | Path | Mapping[str, Any],
+    client: Client | Cluster | str | None = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    resume_or_start: bool = False,
+    block: bool = True,
+    env_fn: EnvFn | None = None,
+    name: str | None = None,
+    restore_replay: str | Path | None = None,
+    driving: Driving | None = None,
+) -> Experiment | InlineRun | FinishedRun:
+    """`train`, and how the run is driven: see `seedflow.experiment.Driving`."""
     if name is None and isinstance(config, str | Path):
         name = str(config)
     config = load_config(config)
     if client is not None and config.runtime != "cluster":
         config = config.model_copy(update={"runtime": "cluster"})
+    if config.runtime != "inline":
+        from seedflow.cluster.dask_settings import with_dask_settings
+
+        config = with_dask_settings(config)
     check_script(config)
     if config.runtime == "inline" and not block:
         raise ConfigError("runtime = 'inline' runs in the calling thread: block must be True")
@@ -110,7 +134,7 @@ def train(
     directory = directory.absolute()
     resuming = check_run_dir(directory, resume, resume_or_start)
     replay = _replay_to_restore(config, restore_replay, resume)
-    console = Console(config.train.total_agent_steps, config.metrics.console)
+    console = _console(config, driving)
     if resuming:
         if _is_finished(directory, config, console):
             return FinishedRun(directory)
@@ -119,7 +143,8 @@ def train(
         _check_changes(directory, config, env_fn is not None)
 
     pickled = pickle_env(env_fn) if config.runtime != "inline" else None
-    spec = _find_spec(config, env_fn, pickled)
+    modules = pack(config.env.ship)
+    spec = _find_spec(config, env_fn, pickled, modules)
     check_learner(config, spec)
     preparation = _prepared(directory, config, RunRecord.of(env_fn), console, resuming, run_dir is None)
     with ExitStack() as signals:
@@ -129,7 +154,7 @@ def train(
         if config.runtime == "inline":
             from seedflow.inline import InlineRun
 
-            with preparation as prepared, console:
+            with shipped(modules), preparation as prepared, console:
                 inline = InlineRun(
                     config, spec, prepared.dir, console, resuming, env_fn, prepared.goes_on, replay
                 )
@@ -137,11 +162,53 @@ def train(
                 return inline
         from seedflow.experiment import Experiment
 
-        experiment = Experiment(config, spec, preparation, console, client, resuming, pickled, replay)
+        experiment = Experiment(
+            config, spec, preparation, console, client, resuming, pickled, replay, modules, driving
+        )
         if block:
             with experiment:
                 experiment.wait()
         return experiment
+
+
+def take_over(directory: Path, started: Callable[[Path], None]) -> None:
+    """Drive a run whose driver has died, to its end.
+
+    Parameters
+    ----------
+    started
+        Called with the directory once the run is driven again.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run, or it is driven already.
+    RunFailed
+        If nothing of it is left on the cluster.
+    """
+    record = DriverRecord.read(directory)
+    if record is None or not record.outlived:
+        raise ConfigError(f"run_dir = {directory} holds no run that outlives its driver")
+    config = load_config(directory)
+    cluster = config.cluster.model_copy(update={"scheduler": record.scheduler, "scheduler_file": None})
+    from seedflow.cluster import Adoption
+    from seedflow.experiment import Driving, Experiment
+
+    adoption = Adoption(record.run, record.generations)
+    driving = Driving(outlived=True, adoption=adoption, started=started)
+    console = _console(config, driving)
+    preparation = _prepared(directory, config, RunRecord.read(directory), console, True, False)
+    config = config.model_copy(update={"cluster": cluster})
+    with sigterm_as_exit(), also_ended_by(config.train.preemption_signal):
+        spec = probe_spec(config.env)
+        with Experiment(config, spec, preparation, console, None, True, None, driving=driving) as experiment:
+            experiment.wait()
+
+
+def _console(config: Config, driving: Driving | None) -> Console:
+    """Where progress is shown; a driver in the background leaves it to those who follow its run."""
+    console = Console if driving is None else Journal
+    return console(config.train.total_agent_steps, config.metrics.console)
 
 
 @contextmanager
@@ -250,12 +317,13 @@ def _check_changes(directory: Path, config: Config, own_env: bool) -> None:
         )
 
 
-def _find_spec(config: Config, env_fn: EnvFn | None, pickled: bytes | None) -> EnvSpec:
+def _find_spec(config: Config, env_fn: EnvFn | None, pickled: bytes | None, modules: bytes | None) -> EnvSpec:
     """What the environment shows and takes; found out by making one."""
     if config.runtime != "inline":
-        return probe_spec(config.env, env_fn=pickled)
+        return probe_spec(config.env, env_fn=pickled, ship=modules)
     try:  # the environment shares this process anyway
-        return spec_of(config.env, env_fn)
+        with shipped(modules):
+            return spec_of(config.env, env_fn)
     except SeedflowError:
         raise
     except Exception as error:

@@ -53,7 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, dict[str, Any]]
 
 
 def replace_training(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
-    monkeypatch.setattr(importlib.import_module("seedflow.train"), "train", function)
+    monkeypatch.setattr(importlib.import_module("seedflow.train"), "run_training", function)
 
 
 def test_config_list_names_every_shipped_configuration() -> None:
@@ -102,6 +102,7 @@ def test_train_passes_on_the_configuration_and_the_directory(
                 "restore_replay": None,
                 "resume_or_start": False,
                 "name": "cartpole_vtrace",
+                "driving": None,
             },
         )
     ]

@@ -10,13 +10,15 @@ import shlex
 from pathlib import Path
 from types import ModuleType
 
+import dask
 import pytest
 import yaml
 from click.testing import CliRunner
 
 import seedflow
 from seedflow.cli import cli
-from seedflow.config import config_names, load_config
+from seedflow.cluster.dask_settings import with_dask_settings
+from seedflow.config import Config, config_names, load_config
 from seedflow.config.describe import sections, settings
 from seedflow.envs.atari import SEED_DEFAULTS
 from seedflow.envs.synthetic import SyntheticSettings
@@ -141,6 +143,11 @@ def test_every_python_example_uses_names_that_exist(source: str) -> None:
 def test_every_yaml_example_is_a_configuration(text: str, tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(text)
+    values = yaml.safe_load(text)
+    if set(values) == {"seedflow"}:  # a part of Dask's configuration
+        with dask.config.set(values):
+            assert with_dask_settings(Config()) != Config()
+        return
     config = load_config(path)
     per_env, _ = parse_wrappers(config.env.wrappers)
     for call in per_env:
@@ -185,7 +192,7 @@ def test_every_metric_of_a_run_is_documented(tmp_path: Path) -> None:
     assert {name for name in reported if describe(name) is None} == set()
     # Written only where there are sockets, a gateway or threads, and by algorithms with a replay.
     missing = {metric.name for metric in METRICS} - {row.name for row in rows}
-    elsewhere = ("control/", "cpu/", "gateway/", "replay/")
+    elsewhere = ("control/", "cpu/", "gateway/", "learner/", "replay/")
     assert {name for name in missing if not name.startswith(elsewhere)} == set()
     listed = {code for code in CODE["metrics.md"] if code.startswith("loss/")} - {"loss/*"}
     assert listed == {name for name in reported if name.startswith("loss/")}

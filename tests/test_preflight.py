@@ -14,7 +14,8 @@ import torch
 from seedflow import preflight
 from seedflow.config import parse_config
 from seedflow.errors import ConfigError
-from seedflow.preflight import check_learner, least_bytes
+from seedflow.learner.footprint import experience_bytes
+from seedflow.preflight import check_learner
 from seedflow.specs import ArraySpec, EnvSpec
 
 FLAT = EnvSpec((ArraySpec("observation", (4,), np.dtype(np.float32)),), num_actions=2)
@@ -50,7 +51,7 @@ def test_the_bytes_are_those_of_slots_and_batches() -> None:
         }
     )
     index = 4 * 4 + 4 + 3 + 8  # observation, reward, flags, action
-    assert least_bytes(config, FLAT) == (config.slots + 2 * 3) * 10 * index
+    assert experience_bytes(config, FLAT) == (config.slots + 2 * 3) * 10 * index
 
 
 def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +167,7 @@ def test_chunk_buffers_and_batches_that_do_not_fit_the_machine_are_refused() -> 
     index = FLAT.observation[0].nbytes + 4 + 3 + 8  # reward, flags, action
     rows = (2 + 2) * 32  # two actors and two spare blocks of two groups of 16
     assert config.chunk_buffers == rows + 16
-    assert least_bytes(config, FLAT) == ((rows + 16) * 40 + 2 * 3 * 120) * index
+    assert experience_bytes(config, FLAT) == ((rows + 16) * 40 + 2 * 3 * 120) * index
     huge = parse_config({**settings, "train": {"batch": 10**9}})
     with pytest.raises(ConfigError, match=r"train.batch = 1000000000 .* chunk buffers .* lower replay.chunk"):
         check_learner(huge, FLAT)

@@ -8,11 +8,12 @@ import traceback
 from seedflow.actor.threads import limit_threads
 from seedflow.errors import SeedflowError
 from seedflow.roles import EXIT_HOPELESS, RoleChannel, failure, run_role
+from seedflow.roles.logs import begin_log
 
 
 def main(channel: RoleChannel) -> int:
     """Run one actor; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(channel.start)
     threads = limit_threads()
     logging.getLogger("seedflow.actor").info(threads)
     try:

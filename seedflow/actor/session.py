@@ -17,6 +17,7 @@ from seedflow.actor.watchdog import Watchdog
 from seedflow.envs.base import GroupEnv
 from seedflow.envs.make import make_group
 from seedflow.envs.seeding import env_seed
+from seedflow.envs.shipped import shipped
 from seedflow.errors import (
     ConnectionLost,
     EnvironmentFault,
@@ -78,6 +79,10 @@ class ActorSession:
 
     def run(self) -> int:
         """Connect, step, reconnect; returns the exit code."""
+        with shipped(self._start.ship):
+            return self._run()
+
+    def _run(self) -> int:
         while True:
             self._state("starting" if self._connections == 0 else "reconnecting")
             try:
@@ -149,10 +154,9 @@ class ActorSession:
         """One connection attempt; None if a stop was requested meanwhile.
 
         The attempt runs in a thread of its own: it may block for ``rpc.connect_seconds``, while a stop
-        request is to be obeyed at once.
+        request, or word that the learner is elsewhere, is to be obeyed at once.
         """
-        if (endpoint := self._channel.endpoint) is not None:
-            self._endpoint = Endpoint.from_json(endpoint)
+        self._moved()
         rpc = self._config.rpc
         rpc = rpc.model_copy(update={"connect_seconds": min(rpc.connect_seconds, seconds)})
         attempt = _Attempt(
@@ -169,7 +173,19 @@ class ActorSession:
         while not attempt.done.wait(0.1):
             if self._channel.stop_requested.is_set():
                 return None
+            if self._moved():
+                attempt.abandon()
+                raise ConnectionLost("the learner is elsewhere now")
         return attempt.result()
+
+    def _moved(self) -> bool:
+        """Take note of a new endpoint, if the supervisor has told one; whether it has."""
+        told = self._channel.endpoint
+        if told is None or (endpoint := Endpoint.from_json(told)) == self._endpoint:
+            return False
+        self._endpoint = endpoint
+        self._patience.progress()  # there is a learner again: no pause before the next attempt
+        return True
 
     def _serve(self, connection: Connection) -> int:
         """Make the environments and step them until something ends that; returns the exit code."""
@@ -208,6 +224,8 @@ class ActorSession:
                     return self._fault(connection, cause, f"failed in the {fault}", retryable=True)
                 if self._counts.agent_steps > before:
                     self._patience.progress()
+                if self._moved():
+                    raise ConnectionLost("another start of the learner has taken its place")
                 self._report()
         return self._stopped()
 
@@ -250,7 +268,7 @@ class ActorSession:
         except Exception as error:
             raise EnvironmentFault(
                 f"env_fn cannot be unpickled on this host ({type(error).__name__}: {error}); install the "
-                "modules that it uses here, or register them with cloudpickle.register_pickle_by_value"
+                "modules that it uses here, or name them in env.ship"
             ) from error
         return env_fn
 
@@ -311,15 +329,29 @@ class _Attempt:
         self._call = call
         self._value: Connection | None = None
         self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._abandoned = False
         threading.Thread(target=self._run, name="actor-connect", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self._value = self._call()
+            value = self._call()
         except BaseException as error:
             self._error = error
+        else:
+            with self._lock:
+                self._value = value
+                if self._abandoned:
+                    value.close()
         finally:
             self.done.set()
+
+    def abandon(self) -> None:
+        """Close the connection that comes of it, if one does."""
+        with self._lock:
+            self._abandoned = True
+            if self._value is not None:
+                self._value.close()
 
     def result(self) -> Connection | None:
         if self._error is not None:

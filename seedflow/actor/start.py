@@ -42,6 +42,8 @@ class ActorStart:
         the episodes before.
     env_fn
         The user's environment function, pickled by cloudpickle, or None.
+    ship
+        Modules of the user's (`seedflow.envs.shipped.pack`), or None.
     before
         How the generation before ended, if it could not tell itself.
     """
@@ -54,6 +56,7 @@ class ActorStart:
     attempt: int
     env_fn: bytes | None
     before: Obituary | None = None
+    ship: bytes | None = None
 
     @classmethod
     def parse(cls, message: Message) -> ActorStart:
@@ -67,7 +70,7 @@ class ActorStart:
         try:
             if message["role"] not in ("train", "eval"):
                 raise ValueError(f"role = {message['role']!r}: expected train or eval")
-            env_fn = message.get("env_fn")
+            env_fn, ship = message.get("env_fn"), message.get("ship")
             return cls(
                 config=Config.model_validate(message["config"]),
                 spec=EnvSpec.from_json(message["spec"]),
@@ -77,6 +80,7 @@ class ActorStart:
                 attempt=int(message.get("attempt", 0)),
                 env_fn=None if env_fn is None else base64.b64decode(env_fn, validate=True),
                 before=Obituary.parse(message.get("before")),
+                ship=None if ship is None else base64.b64decode(ship, validate=True),
             )
         except KeyError as error:
             raise ConfigError(f"the actor's start message lacks {error}") from error

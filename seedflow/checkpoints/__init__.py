@@ -7,6 +7,8 @@
 `place`        `open_store`: the store at a path or URL
 `manifest`     what a generation consists of: parts, files, sizes, checksums
 `generations`  `Generations`: drafts, the one commit point, falling back, collecting garbage
+`writer`       `Writer`: a process that writes, as its record in the store names it
+`fence`        `Fence`: keeping a learner that was replaced from writing any more
 `lock`         `WriterLock`: one writer at a time
 `background`   `BackgroundSave`: saving while the rest goes on
 =============  ==============================================================================
@@ -16,16 +18,19 @@ and JSON.
 """
 
 from seedflow.checkpoints.background import BackgroundSave
+from seedflow.checkpoints.fence import Fence
 from seedflow.checkpoints.generations import Draft, Generations, Restored
 from seedflow.checkpoints.local import LocalStore
 from seedflow.checkpoints.lock import WriterLock
 from seedflow.checkpoints.manifest import Manifest, Part, StoredFile
 from seedflow.checkpoints.place import open_store
 from seedflow.checkpoints.store import Store
+from seedflow.checkpoints.writer import Writer
 
 __all__ = [
     "BackgroundSave",
     "Draft",
+    "Fence",
     "Generations",
     "LocalStore",
     "Manifest",
@@ -33,6 +38,7 @@ __all__ = [
     "Restored",
     "Store",
     "StoredFile",
+    "Writer",
     "WriterLock",
     "open_store",
 ]

@@ -14,9 +14,11 @@ from typing import Any, Generic, TypeVar
 
 import google_crc32c
 
+from seedflow.checkpoints.fence import Fence
 from seedflow.checkpoints.manifest import DIRECTORY, Manifest, Part, StoredFile, generation_of, manifest_path
 from seedflow.checkpoints.store import Store
-from seedflow.errors import CheckpointConflict, CheckpointDamaged, CheckpointError
+from seedflow.checkpoints.writer import Writer
+from seedflow.errors import CheckpointConflict, CheckpointDamaged, CheckpointError, CheckpointFenced
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +65,13 @@ class Generations:
         Where.
     keep
         Whole generations kept when a new one is committed, at least 2.
+    fence
+        Tells a writer that was replaced; default: nobody is.
     """
 
-    def __init__(self, store: Store, keep: int = 3) -> None:
+    def __init__(self, store: Store, keep: int = 3, fence: Fence | None = None) -> None:
         self.store, self._keep = store, max(MIN_KEEP, keep)
+        self._fence = fence or Fence(store, Writer.this())
         self.base: Manifest | None = None
         """The generation from which this writer goes on: the last that it restored or committed."""
         self._newest: int | None = None  # that this writer knows of or has tried to commit
@@ -139,14 +144,18 @@ class Generations:
 
         Raises
         ------
+        CheckpointFenced
+            When a later start of the same run's learner has taken over.
         CheckpointConflict
             When another process has committed a generation since this one began.
         """
         with self._drafting:
+            self._fence.check()
             numbers = self.numbers()
             newest = numbers[-1] if numbers else 0
             if not self._begun:
-                self._begin(numbers)
+                with self._fence.writing():
+                    self._begin(numbers)
             if self._newest is None:
                 self._newest = newest
             if newest > self._newest:
@@ -172,7 +181,10 @@ class Generations:
     def _commit(self, manifest: Manifest) -> None:
         self._newest = manifest.generation  # used up, whether or not it is committed
         try:
-            self.store.write_new(manifest_path(manifest.generation), [manifest.encode()])
+            with self._fence.writing():
+                self.store.write_new(manifest_path(manifest.generation), [manifest.encode()])
+        except CheckpointFenced:
+            raise
         except CheckpointConflict as error:
             raise CheckpointConflict(
                 f"another process has committed generation {manifest.generation} in {self.store}; end one of "
@@ -181,6 +193,8 @@ class Generations:
         self.base = manifest
         try:
             self._collect_garbage()
+        except CheckpointFenced:
+            raise
         except CheckpointError as error:
             log.warning("generation %d is saved, but old files remain: %s", manifest.generation, error)
 
@@ -203,6 +217,8 @@ class Generations:
             named |= paths
             if number not in self._damaged and paths <= there:
                 kept.append(manifest)
+        # What a later learner began to write is not listed above, unless it had taken over by then.
+        self._fence.check()
         for number in numbers:
             self.store.delete(manifest_path(number))
         if unreadable:

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -127,6 +127,31 @@ class LocalStore(Store):
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise CheckpointError(f"{self.root / path} is no regular file; remove it")
+        return fd
+
+    def is_open_at(self, fd: int, path: str) -> bool:
+        try:
+            return os.path.samestat(
+                os.stat(self.root / checked_path(path), follow_symlinks=False), os.fstat(fd)
+            )
+        except FileNotFoundError:
+            return False
+
+    def replace_lock(self, path: str, prepare: Callable[[int], None]) -> int:
+        temporary = f"{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex}"
+        try:
+            with self._directory(path) as (directory, name):
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN
+                fd = self._calls.open(temporary, flags, 0o644, dir_fd=directory)
+                try:
+                    prepare(fd)
+                    self._calls.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                except BaseException:
+                    os.close(fd)
+                    self._calls.unlink(temporary, dir_fd=directory)
+                    raise
+        except OSError as error:
+            raise CheckpointError(f"{self.root / path} cannot be replaced: {_reason(error)}") from error
         return fd
 
     def _write(self, directory: int, name: str, blocks: Iterable[bytes]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from seedflow.errors import CheckpointError
 
@@ -81,3 +81,19 @@ class Store(ABC):
     def open_lock(self, path: str) -> int | None:
         """Open a file for `flock`, made if need be; None where the store has no such files."""
         return None
+
+    def is_open_at(self, fd: int, path: str) -> bool:
+        """Whether a file opened by `open_lock` is still the one at that path."""
+        return True
+
+    def replace_lock(self, path: str, prepare: Callable[[int], None]) -> int:
+        """Put a new file in the place of one that `open_lock` has opened; returns its descriptor.
+
+        `prepare` is called with the descriptor before the file is at its path.
+
+        Raises
+        ------
+        CheckpointError
+            Where the store has no such files.
+        """
+        raise CheckpointError(f"{self} has no files that can be locked")

@@ -22,6 +22,7 @@ from pathlib import Path
 import dask
 from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError, connect
+from distributed.deploy import Cluster
 from distributed.security import Security
 
 from seedflow.cluster.placement import actor_roles
@@ -53,17 +54,18 @@ DASK_LOGGERS = (
 
 
 @contextlib.contextmanager
-def open_cluster(config: Config, client: Client | None = None) -> Iterator[Client]:
+def open_cluster(config: Config, client: Client | Cluster | str | None = None) -> Iterator[Client]:
     """Connect to the Dask cluster that `config` names, and disconnect at the end.
 
     Parameters
     ----------
     config
         `runtime` ``local`` starts workers on this machine and ends them afterwards; ``cluster`` uses
-        `cluster.scheduler`, `cluster.scheduler_file` or Dask's own setting (``DASK_SCHEDULER_ADDRESS``).
+        `cluster.scheduler`, `cluster.scheduler_file`, Dask's own setting (``DASK_SCHEDULER_ADDRESS``) or the
+        client that is Dask's default at the moment.
     client
-        A connection of the caller, synchronous or not; only its scheduler's address and credentials are
-        used, whatever `runtime` says.
+        A connection of the caller, synchronous or not, or a cluster; only the scheduler's address and the
+        credentials are used, whatever `runtime` says. Or such an address.
 
     Yields
     ------
@@ -78,12 +80,10 @@ def open_cluster(config: Config, client: Client | None = None) -> Iterator[Clien
         If there is no such cluster, or it does not answer in time.
     """
     with sigterm_as_exit():
-        if client is not None:
-            opened = _connect_like(client, config.cluster)
-        elif config.runtime == "local":
+        if client is None and config.runtime == "local":
             opened = _local(config)
         else:
-            opened = _connect(*_find_scheduler(config.cluster), config.cluster)
+            opened = _connect(*_find_scheduler(config.cluster, client), config.cluster)
         with opened as own:
             yield own
 
@@ -222,30 +222,23 @@ def _greet(address: str, security: Security, seconds: float) -> None:
             raise
 
 
-@contextlib.contextmanager
-def _connect_like(client: Client, config: ClusterConfig) -> Iterator[Client]:
-    if client.scheduler is None or client.status not in ("running", "connecting"):
-        raise PlacementError(
-            f"the Dask client is {client.status}: expected one that is connected to its scheduler"
-        )
-    with _connect(str(client.scheduler.address), client.security, config) as own:
-        yield own
-
-
-def _find_scheduler(config: ClusterConfig) -> tuple[str, Security]:
-    """Address and credentials of the scheduler that the settings name."""
+def _find_scheduler(
+    config: ClusterConfig, given: Client | Cluster | str | None = None
+) -> tuple[str, Security]:
+    """Address and credentials of the scheduler that the caller gave or the settings name."""
+    if given is not None and not isinstance(given, str):
+        return _scheduler_of(given)
     file = config.scheduler_file or dask.config.get("scheduler-file", None)
-    if config.scheduler is not None:
+    if given is not None:
+        source, address = "client", given
+    elif config.scheduler is not None:
         source, address = "cluster.scheduler", str(config.scheduler)
     elif file is not None:
         source, address = f"cluster.scheduler_file = {file}", _read_scheduler_file(Path(file), config)
+    elif named := dask.config.get("scheduler-address", None):
+        source, address = "DASK_SCHEDULER_ADDRESS", str(named)
     else:
-        source, address = "DASK_SCHEDULER_ADDRESS", str(dask.config.get("scheduler-address", None) or "")
-    if not address:
-        raise ConfigError(
-            "runtime = cluster, but no cluster is named: set cluster.scheduler or cluster.scheduler_file, "
-            "export DASK_SCHEDULER_ADDRESS, or use runtime=local"
-        )
+        return _scheduler_of(_default_client())
     security = _security(config)
     if address.startswith("tls://") and not security.get_connection_args("client").get("ssl_context"):
         raise ConfigError(
@@ -253,6 +246,32 @@ def _find_scheduler(config: ClusterConfig) -> tuple[str, Security]:
             "set cluster.tls_ca_file, cluster.tls_cert and cluster.tls_key"
         )
     return address, security
+
+
+def _default_client() -> Client:
+    try:
+        current: Client = Client.current()
+    except ValueError:
+        raise ConfigError(
+            "runtime = cluster, but no cluster is named: set cluster.scheduler or cluster.scheduler_file, "
+            "export DASK_SCHEDULER_ADDRESS, or use runtime=local"
+        ) from None
+    return current
+
+
+def _scheduler_of(given: Client | Cluster) -> tuple[str, Security]:
+    """Of a client or cluster of the caller's."""
+    status = str(getattr(given.status, "name", given.status))
+    if isinstance(given, Client):
+        address = given.scheduler.address if given.scheduler is not None else None
+        connected = status in ("running", "connecting")
+    else:
+        address, connected = given.scheduler_address, status == "running"
+    if not address or not connected:
+        kind = "client" if isinstance(given, Client) else "cluster"
+        raise PlacementError(f"the Dask {kind} is {status}: expected one that is connected to its scheduler")
+    security = getattr(given, "security", None)
+    return str(address), security if isinstance(security, Security) else Security()
 
 
 def _read_scheduler_file(path: Path, config: ClusterConfig) -> str:

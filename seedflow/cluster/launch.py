@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["learner", "actor", "eval"]
+NoteKind = Literal["started", "message", "log", "ended"]
 
 
 @dataclass(frozen=True, order=True)
@@ -28,6 +29,11 @@ class RoleId:
     def start_role(self) -> str:
         """The role's word in its start message."""
         return "train" if self.kind == "actor" else self.kind
+
+
+def task_key(run: str, role: RoleId, generation: int) -> str:
+    """Name of the Dask task of a role's start."""
+    return f"seedflow-{run}-{role}-g{generation}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,12 @@ class Launch:
         OpenMP and BLAS threads of the role; None: all cores of the host.
     grace
         Seconds between the request to stop and the kill.
+    gpu
+        Whether the role may see the GPUs of its worker.
+    keep_log
+        Whether a log that was sent to the driver stays on the host as well: the driver may not be there.
+    resources
+        What the task holds of its worker.
     """
 
     run: str
@@ -67,11 +79,14 @@ class Launch:
     log_path: str
     threads: int | None
     grace: float
+    gpu: bool = True
+    keep_log: bool = False
+    resources: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Name of the Dask task."""
-        return f"seedflow-{self.run}-{self.role}-g{self.generation}"
+        return task_key(self.run, self.role, self.generation)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -128,15 +143,16 @@ class Note:
         Random name of this run of the task: another one for the same generation means that Dask has
         run the task again.
     kind
-        ``started`` (content: host, pid, log_path), ``message`` (content: the role's own message) or
-        ``ended`` (content: the fields of a `RoleResult`).
+        ``started`` (content: host, pid, log_path), ``message`` (content: the role's own message), ``log``
+        (content: text that it has written, where the driver does not see the file) or ``ended`` (content: the
+        fields of a `RoleResult`).
     """
 
     run: str
     role: RoleId
     generation: int
     attempt: str
-    kind: Literal["started", "message", "ended"]
+    kind: NoteKind
     content: Mapping[str, Any]
 
     def to_event(self) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 The learner goes to a worker that declares the resource ``LEARNER``, else to one that declares ``GPU``
 (as workers of dask-cuda can), else to the one with most memory. Actors go to the other workers: where any
 worker declares ``ACTOR``, to those, as many as each declares; otherwise up to one per thread. A cluster of
-one worker hosts everything.
+one worker hosts everything. `learner.resources` and `actor.resources` name other resources, or parts of one.
 
-Resources are declared when a worker is started: ``dask worker ... --resources "ACTOR=4"``.
+Resources are declared when a worker is started: ``dask worker ... --resources "ACTOR=4"``. What tasks of
+others hold of them is not there for a run.
 
 Examples
 --------
@@ -23,10 +24,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from seedflow.cluster.resources import Needs, flag, show, whole
 from seedflow.config import Config
 from seedflow.errors import PlacementError
-
-LEARNER, GPU, ACTOR = "LEARNER", "GPU", "ACTOR"
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ class WorkerInfo:
         What the worker declared at its start.
     running
         False for a worker that is paused or about to leave; nothing new goes there.
+    held
+        What tasks of others hold of its resources, as far as it was asked.
+    holders
+        The keys of these tasks, by resource.
     """
 
     address: str
@@ -51,9 +55,17 @@ class WorkerInfo:
     memory_limit: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
     running: bool = True
+    held: Mapping[str, float] = field(default_factory=dict)
+    holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def has(self, resource: str) -> bool:
-        return self.resources.get(resource, 0) >= 1
+    def declares(self, needs: Mapping[str, float]) -> bool:
+        """Whether it has as much of each resource, held by others or not."""
+        return all(self.resources.get(name, 0) >= amount for name, amount in needs.items())
+
+    def room(self, needs: Mapping[str, float]) -> int:
+        """How many tasks with such needs its resources allow beside those of others."""
+        free = {name: self.resources.get(name, 0) - self.held.get(name, 0) for name in needs}
+        return min(int(free[name] / amount + 1e-9) for name, amount in needs.items())
 
 
 @dataclass(frozen=True)
@@ -115,14 +127,14 @@ def plan(workers: Iterable[WorkerInfo], config: Config) -> Placement:
         raise PlacementError(
             "the Dask cluster has no running worker; start some with `dask worker SCHEDULER_ADDRESS`"
         )
-    best = max(running, key=_learner_rank)
-    wanted = next((name for name in (LEARNER, GPU) if best.has(name)), None)
-    learner = Place(best.address, best.host, {wanted: 1} if wanted else {})
-    shared = len(running) == 1 or (wanted is not None and best.has(ACTOR))
+    needs = Needs.of(config, running)
+    best = max(_learner_workers(running, needs), key=lambda worker: _learner_rank(worker, needs))
+    learner = Place(best.address, best.host, dict(needs.learner))
+    shared = len(running) == 1 or (bool(needs.learner) and bool(needs.actor) and best.declares(needs.actor))
     places = free_places(running, learner, shared, config, {})
     count = actor_roles(config)
     if len(places) < min(count, config.cluster.min_actors or count):
-        raise PlacementError(_too_few(running, learner, shared, config, len(places)))
+        raise PlacementError(_too_few(running, learner, shared, config, needs, len(places)))
     return Placement(learner, tuple(places[:count]), shared)
 
 
@@ -144,11 +156,11 @@ def free_places(
         Actors that each worker, by address, hosts already.
     """
     running = [worker for worker in workers if worker.running]
-    declared = any(worker.has(ACTOR) for worker in running)
+    needs = Needs.of(config, running)
     ranked: list[tuple[int, bool, str, Place]] = []
     for worker in running:
-        place = Place(worker.address, worker.host, {ACTOR: 1} if declared else {})
-        most = capacity(worker, declared, learner, shared, config)
+        place = Place(worker.address, worker.host, dict(needs.actor))
+        most = capacity(worker, needs, learner, shared, config)
         elsewhere = worker.host != learner.host
         ranked += [
             (nth, elsewhere, worker.address, place) for nth in range(taken.get(worker.address, 0), most)
@@ -156,39 +168,74 @@ def free_places(
     return [place for *_, place in sorted(ranked, key=lambda item: item[:3])]
 
 
-def capacity(worker: WorkerInfo, declared: bool, learner: Place, shared: bool, config: Config) -> int:
-    """Actors that a worker hosts at most; `declared` says whether any worker declares ``ACTOR``."""
+def capacity(worker: WorkerInfo, needs: Needs, learner: Place, shared: bool, config: Config) -> int:
+    """Actors that a worker hosts at most."""
     if worker.address == learner.worker and not shared:
         return 0
     limit = config.cluster.actors_per_worker
-    if declared:
-        places = int(worker.resources.get(ACTOR, 0))
-        return min(places, limit) if limit else places
+    if needs.actor:
+        room = max(0, worker.room(needs.actor))
+        return min(room, limit) if limit else room
     if worker.address == learner.worker:
         return actor_roles(config)
     return min(worker.nthreads, limit) if limit else worker.nthreads
 
 
-def _learner_rank(worker: WorkerInfo) -> tuple[bool, bool, bool, float, int]:
+def _learner_workers(running: Sequence[WorkerInfo], needs: Needs) -> list[WorkerInfo]:
+    """Those on which a learner can be."""
+    if not needs.learner:
+        return list(running)
+    declaring = [worker for worker in running if worker.declares(needs.learner)]
+    free = [worker for worker in declaring if worker.room(needs.learner)]
+    if free:
+        return free
+    if not declaring:
+        raise PlacementError(
+            f"learner.resources = {show(needs.learner)}, but no worker of the Dask cluster declares as much; "
+            f"start one with `dask worker SCHEDULER_ADDRESS --resources {flag(whole(needs.learner))}`, or "
+            "change learner.resources"
+        )
+    addresses = ", ".join(worker.address for worker in declaring)
+    raise PlacementError(
+        f"the learner needs {show(needs.learner)}, and other tasks hold too much of it on every worker that "
+        f"declares it ({addresses}): {_holders(declaring, needs.learner)}; wait for them, share by "
+        "learner.resources, or start another worker with `dask worker SCHEDULER_ADDRESS --resources "
+        f"{flag(whole(needs.learner))}`"
+    )
+
+
+def _holders(workers: Iterable[WorkerInfo], needs: Mapping[str, float]) -> str:
+    keys = {key for worker in workers for name in needs for key in worker.holders.get(name, ())}
+    return ", ".join(sorted(keys))
+
+
+def _learner_rank(worker: WorkerInfo, needs: Needs) -> tuple[bool, float, int]:
     """Larger is better: of equals the one with fewest threads, which leaves most places for actors."""
     memory = worker.memory_limit or float("inf")
-    return worker.has(LEARNER), worker.has(GPU), not worker.has(ACTOR), memory, -worker.nthreads
+    for_actors = bool(needs.actor) and worker.declares(needs.actor)
+    return not for_actors, memory, -worker.nthreads
 
 
-def _too_few(workers: Sequence[WorkerInfo], learner: Place, shared: bool, config: Config, places: int) -> str:
-    declared = any(worker.has(ACTOR) for worker in workers)
+def _too_few(
+    workers: Sequence[WorkerInfo], learner: Place, shared: bool, config: Config, needs: Needs, places: int
+) -> str:
     limit = config.cluster.actors_per_worker
     others = [worker for worker in workers if shared or worker.address != learner.worker]
     wanted = f"actor.count = {config.actor.count}"
     if actor_roles(config) > config.actor.count:
         wanted += " and one for evaluation (eval.every > 0)"
-    if declared:
-        total = sum(int(worker.resources.get(ACTOR, 0)) for worker in others)
-        offer = f"its workers declare ACTOR={total} in all"
-        remedy = 'start more workers, or with a larger --resources "ACTOR=..."'
+    if needs.actor:
+        total = {name: sum(worker.resources.get(name, 0) for worker in others) for name in needs.actor}
+        offer = f"its workers declare {flag(total)} in all"
+        held = {name: sum(worker.held.get(name, 0) for worker in others) for name in needs.actor}
+        if any(held.values()):
+            offer += f", of which other tasks hold {flag(held)} ({_holders(others, needs.actor)})"
+        if needs.actor_given:
+            offer += f", and actor.resources = {show(needs.actor)}"
+        remedy = f'start more workers, or with a larger --resources "{next(iter(needs.actor))}=..."'
     else:
-        total = sum(worker.nthreads for worker in others)
-        offer = f"workers besides the learner's: {len(others)}, with {total} threads in all"
+        threads = sum(worker.nthreads for worker in others)
+        offer = f"workers besides the learner's: {len(others)}, with {threads} threads in all"
         remedy = "start more workers, or workers with more --nthreads"
     if limit:
         offer += f" and cluster.actors_per_worker = {limit}"

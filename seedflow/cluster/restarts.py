@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from seedflow.cluster.launch import RoleId
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
-OF_OTHERS = frozenset({"ConnectionLost", "RegistrationRefused", "TransportError"})
-"""Exceptions that speak of the other side of a connection; the same one again is no sign of a fault here."""
+OF_OTHERS = frozenset({"ConnectionLost", "RegistrationRefused", "TransportError", "TrainingFailed"})
+"""Exceptions that speak of another process; the same one again is no sign of a fault here."""
 
 
 class RestartPolicy:
-    """Counts failures in a sliding window; no clock of its own.
+    """Counts failures of one kind of role in a sliding window; no clock of its own.
 
     A role is started again with a delay that doubles with each of its failures in the window. It is given
     up if all roles together have failed more than `limit` times in the window, or if one role has failed
@@ -31,8 +31,10 @@ class RestartPolicy:
     '3 failures of actors within 60 s, more than actor.max_restarts = 2'
     """
 
-    def __init__(self, limit: int, window: float) -> None:
+    def __init__(self, limit: int, window: float, kind: Literal["actor", "learner"] = "actor") -> None:
         self.limit = limit
+        self._whose = "actors" if kind == "actor" else "the learner"
+        self._setting = f"{kind}.max_restarts"
         self.window = window
         self._failures: deque[tuple[float, RoleId, str | None]] = deque()
 
@@ -54,8 +56,8 @@ class RestartPolicy:
             return f"{role} failed with the same exception twice within {self.window:g} s"
         if len(self._failures) > self.limit:
             return (
-                f"{len(self._failures)} failures of actors within {self.window:g} s, "
-                f"more than actor.max_restarts = {self.limit}"
+                f"{len(self._failures)} failures of {self._whose} within {self.window:g} s, "
+                f"more than {self._setting} = {self.limit}"
             )
         own = sum(other == role for _, other, _ in self._failures)
         return float(min(FIRST_DELAY * 2 ** (own - 1), LONGEST_DELAY))

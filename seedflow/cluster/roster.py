@@ -5,7 +5,11 @@ which tasks to submit and which to cancel. `Run` does the talking.
 
 A role is in one of the states of `RoleState`. Every start has a generation of its own, and whatever is
 heard of another generation than the latest is ignored: an older copy that lives on somewhere, cut off, is
-the learner's lease table's to refuse.
+the lease table's to refuse, where it is an actor, and fenced off from the run's directory, where it is the
+learner.
+
+A lost learner leads the run back to the phase ``placing``. Its actors live on meanwhile and look for it; once
+it is up again, their supervisors are told where.
 """
 
 from __future__ import annotations
@@ -13,75 +17,29 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from seedflow.actor.start import Obituary
 from seedflow.cluster.launch import Note, RoleId, RoleResult
-from seedflow.cluster.placement import Place, Placement, WorkerInfo, free_places, plan
+from seedflow.cluster.placement import Placement, WorkerInfo, free_places, plan
+from seedflow.cluster.replacement import place_again
 from seedflow.cluster.report import Failure, describe, error_of, obituary
-from seedflow.cluster.restarts import RestartPolicy, exception_text
-from seedflow.cluster.status import Phase, RoleState, RoleStatus
+from seedflow.cluster.restarts import OF_OTHERS, RestartPolicy, exception_text
+from seedflow.cluster.slot import Announce, Cancel, Command, Found, Slot, Submit
+from seedflow.cluster.status import Phase, RoleStatus
 from seedflow.config import Config
 from seedflow.errors import PlacementError, SeedflowError
-from seedflow.roles import EXIT_DONE, EXIT_HOPELESS
+from seedflow.roles import EXIT_DONE, EXIT_HOPELESS, FINISHED, STOPPED
 
 STOP_MARGIN = 5.0
 """Seconds on top of a role's grace until its end must be confirmed."""
 UNSTARTED_SECONDS = 1.5
 """A cancelled task that has not begun by then never will."""
-FINISHED = "finished"
-"""Reason with which an actor ends because the learner told it that the run is complete."""
+CROWDING_SECONDS = 3.0
+"""So long a lost learner waits for a worker without actors, such as one that its nanny starts again."""
 
-
-@dataclass(frozen=True)
-class Submit:
-    """Start a role."""
-
-    role: RoleId
-    generation: int
-    place: Place
-    before: Obituary | None = None
-    """How the generation before ended, if it could not tell the learner itself."""
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """Cancel the task of a role's start; its supervisor then ends the role."""
-
-    role: RoleId
-    generation: int
-
-
-@dataclass
-class _Slot:
-    role: RoleId
-    grace: float
-    generation: int = 0
-    state: RoleState = "waiting"
-    place: Place | None = None
-    attempt: str | None = None
-    host: str | None = None
-    pid: int | None = None
-    log_path: str | None = None
-    result: RoleResult | None = None
-    not_before: float = 0.0
-    end_by: float = math.inf
-    lost_at: float = -math.inf
-    before: Obituary | None = None
-
-    @property
-    def live(self) -> bool:
-        return self.state in ("submitted", "starting", "running", "stopping")
-
-    @property
-    def worker(self) -> str | None:
-        return self.place.worker if self.place else None
-
-    def status(self) -> RoleStatus:
-        return RoleStatus(
-            self.role, self.generation, self.state, self.worker, self.host, self.pid, self.log_path
-        )
+__all__ = ["Announce", "Cancel", "Found", "Roster", "Submit"]
 
 
 class Roster:
@@ -95,8 +53,8 @@ class Roster:
         Where actors find the learner, once it is up.
     attempt
         The learner's number for its own start, which it tells with the endpoint.
-    restarts
-        Actors started again.
+    restarts, learner_restarts
+        Actors started again, and starts of the learner after the first.
     notices
         Sentences about what happened, for people; whoever reads them clears the list.
     """
@@ -106,21 +64,57 @@ class Roster:
         self.phase: Phase = "placing"
         self.endpoint: Mapping[str, Any] | None = None
         self.attempt = 0
-        self.restarts = 0
+        self.restarts = self.learner_restarts = 0
         self.failure: Failure | None = None
         self.notices: list[str] = []
         self._policy = RestartPolicy(config.actor.max_restarts, config.actor.restart_window_seconds)
+        again = config.learner
+        self._learner_policy = RestartPolicy(again.max_restarts, again.restart_window_seconds, "learner")
         self._workers: tuple[WorkerInfo, ...] = ()
         self._placement: Placement | None = None
         self._deadline = now + config.cluster.worker_seconds
         self._waiting = False
-        self._commands: list[Submit | Cancel] = []
-        self._learner = _Slot(RoleId("learner"), config.cluster.stop_seconds)
+        self._commands: list[Command] = []
+        self._learner = Slot(RoleId("learner"), config.cluster.stop_seconds)
         actors = [RoleId("actor", index) for index in range(config.actor.count)]
         if config.eval.every:
             actors.append(RoleId("eval"))
-        self._actors = [_Slot(role, config.actor.stop_seconds) for role in actors]
+        self._actors = [Slot(role, config.actor.stop_seconds) for role in actors]
         self._slots = {slot.role: slot for slot in (self._learner, *self._actors)}
+
+    def adopt(self, found: Iterable[Found], generations: Mapping[str, int], now: float) -> None:
+        """Go on with a run that another driver has begun; the workers have been seen before.
+
+        Parameters
+        ----------
+        found
+            The starts of roles that live. Of several of one role, the latest counts.
+        generations
+            The latest that were given to each role, as text; what was not found of them has ended.
+        """
+        for start in sorted(found, key=lambda start: start.generation):
+            slot = self._slots.get(start.role)
+            if slot is None:
+                self._commands.append(Cancel(start.role, start.generation))
+                continue
+            if slot.live:
+                self._commands.append(Cancel(slot.role, slot.generation))
+            slot.adopt(start)
+            if slot is self._learner and start.endpoint is not None:
+                self._learner_is_at(start.endpoint)
+        for slot in self._slots.values():
+            latest = generations.get(str(slot.role))
+            if latest is not None and not (slot.live and slot.generation >= latest):
+                self._commands.append(Cancel(slot.role, latest))
+                slot.generation, slot.state = latest + 1, "waiting"
+        self.learner_restarts = self._learner.generation
+        place = self._learner.place
+        if self._learner.live and place is not None:
+            beside = any(slot.live and slot.worker == place.worker for slot in self._actors)
+            self._placement = Placement(place, (), shared=beside or len(self._workers) == 1)
+            self.phase = "starting" if self.endpoint is None else "running"
+            self._deadline = now + self.config.cluster.learner_seconds if self.endpoint is None else math.inf
+        self._announce(slot for slot in self._actors)
 
     def roles(self) -> tuple[RoleStatus, ...]:
         """All roles, the learner first."""
@@ -133,13 +127,33 @@ class Roster:
         slot = self._slots.get(self.failure.role) if self.failure.role else None
         return error_of(self.failure, slot.result if slot else None, slot.log_path if slot else None)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a role waits for a place, other than a lost learner."""
+        return self._placement is None or any(slot.state == "waiting" for slot in self._actors)
+
+    def plan(self) -> tuple[Placement, tuple[WorkerInfo, ...]]:
+        """Where the roles begin, and the workers of which that was made. The learner was placed before."""
+        assert self._placement is not None
+        return self._placement, self._workers
+
+    def refuse(self, command: Submit, failure: Failure, now: float) -> None:
+        """The learner is not started after all, and the run ends."""
+        self._slots[command.role].state = "ended"
+        self.stop(now, failure)
+        self._deadline = now  # nothing else will be heard
+
     def next_time(self, now: float) -> float | None:
         """When `advance` is due even if nothing is heard."""
         times = [self._deadline]
         times += [slot.end_by for slot in self._slots.values() if slot.state == "stopping"]
         times += [
-            slot.not_before for slot in self._actors if slot.state == "waiting" and slot.not_before > now
+            slot.not_before
+            for slot in self._slots.values()
+            if slot.state == "waiting" and slot.not_before > now
         ]
+        if self.phase == "placing" and self._placement is not None:
+            times += [at for at in (self._learner.not_before + CROWDING_SECONDS,) if at > now]
         earliest = min(times)
         return None if math.isinf(earliest) else earliest
 
@@ -150,6 +164,7 @@ class Roster:
         for slot in self._slots.values():
             if slot.live and slot.worker not in present:
                 self.ended(slot.role, slot.generation, RoleResult("lost", host=slot.host or ""), now)
+        self._announce(slot for slot in self._actors if slot.state == "starting")
 
     def heard(self, note: Note, now: float) -> None:
         """What a supervisor says."""
@@ -169,6 +184,8 @@ class Roster:
                 slot.end_by = now + slot.grace + STOP_MARGIN
             else:
                 slot.state = "starting"
+                if slot.told != self._learner.generation:
+                    self._announce([slot])
         elif note.kind == "ended":
             self.ended(note.role, note.generation, RoleResult(**note.content), now)
         else:
@@ -181,6 +198,11 @@ class Roster:
             return
         slot.result = result
         slot.host, slot.log_path = result.host or slot.host, result.log_path or slot.log_path
+        if result.outcome == "left":
+            self._workers = tuple(
+                replace(worker, running=worker.running and worker.address != slot.worker)
+                for worker in self._workers
+            )
         if self.phase == "stopping":
             slot.state = "ended"
         elif slot is self._learner:
@@ -204,7 +226,7 @@ class Roster:
                 slot.state, slot.end_by = "stopping", now + patience
                 self._commands.append(Cancel(slot.role, slot.generation))
 
-    def advance(self, now: float) -> list[Submit | Cancel]:
+    def advance(self, now: float) -> list[Command]:
         """Do what is due; returns what is to be done about the tasks, in order."""
         if self.phase == "placing":
             self._place_learner(now)
@@ -222,8 +244,10 @@ class Roster:
         return commands
 
     def _place_learner(self, now: float) -> None:
+        if now < self._learner.not_before:
+            return
         try:
-            self._placement = plan(self._workers, self.config)
+            placed = self._first_place() if self._placement is None else self._next_place(now)
         except PlacementError as error:
             if now >= self._deadline:
                 seconds = self.config.cluster.worker_seconds
@@ -233,8 +257,28 @@ class Roster:
                 self._waiting = True
                 self.notices.append(f"waiting for workers: {error}")
             return
+        if placed is None:
+            return
+        self._placement, self._waiting = placed, False
         self.phase, self._deadline = "starting", now + self.config.cluster.learner_seconds
-        self._submit(self._learner, self._placement.learner)
+        self._commands.append(self._learner.begin(placed.learner, self._learner.generation))
+
+    def _first_place(self) -> Placement:
+        return plan(self._workers, self.config)
+
+    def _next_place(self, now: float) -> Placement | None:
+        """Where the lost learner goes; None: it waits for a better place."""
+        assert self._placement is not None
+        before = self._placement.learner
+        occupied = {slot.worker for slot in self._actors if slot.live and slot.worker}
+        again = place_again(self._workers, before, occupied)
+        if again is None:
+            needs = ", ".join(f"{name}={amount:g}" for name, amount in before.resources.items())
+            offers = f" that declares {needs}, as the learner's did" if needs else ""
+            raise PlacementError(f"the learner was lost and there is no running worker{offers}; start one")
+        if again.crowded and now < self._learner.not_before + CROWDING_SECONDS:
+            return None
+        return Placement(again.place, (), again.shared)
 
     def _place_actors(self, now: float) -> None:
         assert self._placement is not None
@@ -245,26 +289,39 @@ class Roster:
         learner, shared = self._placement.learner, self._placement.shared
         places = free_places(self._workers, learner, shared, self.config, taken)
         for slot, place in zip(waiting, places, strict=False):
-            self._submit(slot, place)
+            self._commands.append(slot.begin(place, self._learner.generation))
 
-    def _submit(self, slot: _Slot, place: Place) -> None:
-        slot.state, slot.place, slot.attempt = "submitted", place, None
-        slot.host, slot.pid, slot.log_path = None, None, None
-        self._commands.append(Submit(slot.role, slot.generation, place, slot.before))
-        slot.before = None
+    def _announce(self, slots: Iterable[Slot]) -> None:
+        """Have the workers of some actors told where the learner is, if it is up."""
+        if self.phase != "running":
+            return
+        workers = []
+        for slot in slots:
+            if slot.live and slot.attempt is not None and slot.worker:
+                slot.told = self._learner.generation
+                workers.append(slot.worker)
+        if workers and self._learner.generation > 0:
+            self._commands.append(Announce(frozenset(workers)))
 
-    def _said(self, slot: _Slot, message: Mapping[str, Any], now: float) -> None:
+    def _said(self, slot: Slot, message: Mapping[str, Any], now: float) -> None:
         if message["kind"] == "state" and message.get("state") == "running" and slot.state == "starting":
             slot.state = "running"
+        elif message["kind"] == "state" and message.get("state") == "reconnecting":
+            slot.state = "starting" if slot.state == "running" else slot.state
+            self._announce([slot])
         elif message["kind"] == "endpoint" and slot is self._learner:
-            self.endpoint = message["endpoint"]
-            self.attempt = int(message.get("attempt", 0))
+            self._learner_is_at(message)
             if self.phase == "starting":
                 self.phase, self._deadline = "running", math.inf
+                self._announce(self._actors)
         elif message["kind"] == "silent" and slot is self._learner:
             self._silent(message, now)
         elif message["kind"] == "note":
             self.notices.append(str(message["text"]))
+
+    def _learner_is_at(self, message: Mapping[str, Any]) -> None:
+        self.endpoint = message["endpoint"]
+        self.attempt = int(message.get("attempt", 0))
 
     def _silent(self, message: Mapping[str, Any], now: float) -> None:
         """The learner has heard nothing of an actor for too long: it is stopped, or hangs in foreign code."""
@@ -290,25 +347,55 @@ class Roster:
                 f"the learner was not ready within {seconds:g} s (cluster.learner_seconds); "
                 "its log shows how far it came"
             )
-        self._fail(self._learner, headline, now)
+        if self.endpoint is None or self._learner.attempt is None:
+            self._fail(self._learner, headline, now)
+        else:
+            self._judge_learner(headline, None, now)
 
     def _learner_ended(self, result: RoleResult, now: float) -> None:
-        self._learner.state = "ended"
-        if result.outcome == "ended" and result.exit_code == EXIT_DONE:
+        what = f"the learner {describe(result, self._learner.worker)}"
+        failed = result.failed
+        done = result.exit_code == EXIT_DONE and result.done != STOPPED
+        if result.done == FINISHED or (result.outcome == "ended" and done):
+            self._learner.state = "ended"
             self.phase, self._deadline = "finishing", now + self.config.actor.stop_seconds
             for slot in self._actors:
                 if slot.state == "waiting":
                     slot.state = "ended"
+        elif result.outcome == "left":
+            self._place_learner_again(what, 0.0, now)
+        elif result.exit_code == EXIT_HOPELESS or (failed is not None and not failed.get("retryable", True)):
+            self._learner.state = "ended"
+            self._fail(self._learner, what, now)
+        elif self.endpoint is None and result.outcome != "lost":
+            # It has never been up: what it fails by is there from the start.
+            self._learner.state = "ended"
+            self._fail(self._learner, what, now)
         else:
-            self._fail(self._learner, f"the learner {describe(result, self._learner.worker)}", now)
+            self._judge_learner(what, exception_text(failed), now)
 
-    def _actor_ended(self, slot: _Slot, result: RoleResult, now: float) -> None:
+    def _judge_learner(self, what: str, text: str | None, now: float) -> None:
+        verdict = self._learner_policy.failed(self._learner.role, text, now)
+        if isinstance(verdict, str):
+            self._learner.state = "ended"
+            self._fail(self._learner, f"{what}; {verdict}", now)
+        else:
+            self._place_learner_again(what, verdict if text is not None else 0.0, now)
+
+    def _place_learner_again(self, what: str, delay: float, now: float) -> None:
+        self._commands.append(self._learner.next_generation(now, delay))
+        self.learner_restarts += 1
+        self.phase, self._deadline = "placing", now + delay + self.config.cluster.worker_seconds
+        generation = self._learner.generation
+        self.notices.append(f"{what}; starting generation {generation} from the newest checkpoint")
+
+    def _actor_ended(self, slot: Slot, result: RoleResult, now: float) -> None:
         what = f"{slot.role} {describe(result, slot.worker)}"
         slot.before = obituary(result, what, slot.generation)
         failed = result.failed
         if result.outcome == "ended" and result.exit_code == EXIT_DONE and result.done == FINISHED:
             slot.state = "ended"
-        elif result.outcome == "left":
+        elif result.outcome == "left" or (self.phase != "running" and _looked_in_vain(failed)):
             self._start_again(slot, what, 0.0, now)
         elif result.outcome in ("lost", "stopped"):
             # A worker's end is not its actors' fault, unless it comes again: they may use up its memory.
@@ -321,22 +408,20 @@ class Roster:
         else:
             self._judge(slot, what, self._policy.failed(slot.role, exception_text(failed), now), now)
 
-    def _judge(self, slot: _Slot, what: str, verdict: float | str, now: float) -> None:
+    def _judge(self, slot: Slot, what: str, verdict: float | str, now: float) -> None:
         if isinstance(verdict, str):
             slot.state = "ended"
             self._fail(slot, f"{what}; {verdict}", now)
         else:
             self._start_again(slot, what, verdict, now)
 
-    def _start_again(self, slot: _Slot, what: str, delay: float, now: float) -> None:
-        self._commands.append(Cancel(slot.role, slot.generation))
-        slot.generation += 1
-        slot.state, slot.not_before = "waiting", now + delay
+    def _start_again(self, slot: Slot, what: str, delay: float, now: float) -> None:
+        self._commands.append(slot.next_generation(now, delay))
         self.restarts += 1
         when = f"in {delay:.1f} s" if delay else "as soon as there is a place"
         self.notices.append(f"{what}; starting generation {slot.generation} {when}")
 
-    def _fail(self, slot: _Slot, headline: str, now: float) -> None:
+    def _fail(self, slot: Slot, headline: str, now: float) -> None:
         self.stop(now, Failure(headline, slot.role, slot.generation, slot.worker))
 
     def _see_to_the_end(self, now: float) -> None:
@@ -347,3 +432,8 @@ class Roster:
                     self.notices.append(f"{slot.role} on {slot.host or slot.worker} did not confirm its end")
         if not any(slot.live for slot in self._slots.values()):
             self.phase = "ended"
+
+
+def _looked_in_vain(failed: Mapping[str, Any] | None) -> bool:
+    """Whether an actor has given up looking for its learner; that is no fault of its own."""
+    return failed is not None and failed.get("exception") in OF_OTHERS

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import secrets
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from distributed import Client, Future
-from distributed.client import FutureCancelledError
-from distributed.scheduler import KilledWorker
+from distributed import Client
 
+from seedflow.cluster.adoption import Adoption, announce, find_roles
 from seedflow.cluster.launch import Launch, Note, RoleId, RoleResult
+from seedflow.cluster.logs import MARKER, collect
 from seedflow.cluster.placement import WorkerInfo, workers_of
+from seedflow.cluster.preflight import Preflight
 from seedflow.cluster.report import Failure
-from seedflow.cluster.roster import STOP_MARGIN, Cancel, Roster, Submit
+from seedflow.cluster.resources import GPU
+from seedflow.cluster.roster import STOP_MARGIN, Announce, Cancel, Roster, Submit
 from seedflow.cluster.status import RunStatus
-from seedflow.cluster.supervisor import as_task
+from seedflow.cluster.tasks import REPLY_SECONDS, RoleTasks, forget_events
 from seedflow.config import Config
-from seedflow.errors import RunFailed, SeedflowError
+from seedflow.errors import PlacementError, RunFailed, SeedflowError
 from seedflow.interrupts import STOPPING, sigterm_as_exit, uninterrupted
-from seedflow.roles.messages import failure as failure_message
 from seedflow.specs import EnvSpec
 
 logger = logging.getLogger("seedflow.cluster")
 
 WORKERS_SECONDS = 10.0
 """Pause between looks at the workers, apart from what the scheduler tells."""
-REPLY_SECONDS = 20.0
-"""How long the scheduler may take to answer."""
+REQUEST_SECONDS = 1.0
+"""Pause between looks whether somebody wants the run to end."""
 
 _Event = Note | tuple[RoleId, int, RoleResult] | Literal["workers", "stop"]
 
@@ -56,13 +57,26 @@ class Run:
         The run's directory; logs of the roles go to ``logs/<role>-<index>-g<generation>.log`` below it.
     env_fn
         The user's function that makes an environment, pickled.
+    ship
+        Modules of the user's (`seedflow.envs.shipped.pack`).
     resume
         Whether the learner restores the last checkpoint of `run_dir`.
+    outlives_driver
+        Whether the roles go on when this process ends without having stopped them; by default the scheduler
+        cancels them then.
+    adoption
+        A run whose driver has died and whose roles live: go on with it, instead of a new one.
+    stop_wanted
+        Asked every second or so: whether somebody wants the run to end.
     on_metrics
         Called, in the thread of the run, with the learner's metrics as they come.
+    on_status
+        Called there whenever something has happened.
     on_note
         Called there with sentences for people: the learner's, and what became of an actor; also in the
         thread that a signal interrupts. Default: the log.
+    preflight
+        Looks at the workers before the learner is started on one of them; None: nothing is checked.
     learner_module, actor_module
         What the roles run, as ``python -m``.
 
@@ -82,14 +96,20 @@ class Run:
         run_dir: Path,
         *,
         env_fn: bytes | None = None,
+        ship: bytes | None = None,
         resume: bool = False,
         restore_replay: str | None = None,
+        outlives_driver: bool = False,
+        adoption: Adoption | None = None,
+        stop_wanted: Callable[[], bool] = lambda: False,
         on_metrics: Callable[[dict[str, float]], None] | None = None,
+        on_status: Callable[[RunStatus], None] = lambda status: None,
         on_note: Callable[[str], None] = logger.warning,
+        preflight: Preflight | None = None,
         learner_module: str = "seedflow.learner",
         actor_module: str = "seedflow.actor",
     ) -> None:
-        self.id = secrets.token_hex(4)
+        self.id = secrets.token_hex(4) if adoption is None else adoption.run
         self.dir = Path(run_dir).resolve()
         self._client = client
         self._config = config
@@ -100,20 +120,27 @@ class Run:
             "token": secrets.token_hex(32),
             "run_dir": str(self.dir),
             "env_fn": b64encode(env_fn).decode() if env_fn is not None else None,
+            "ship": b64encode(ship).decode() if ship is not None else None,
             "resume": resume,
             "restore_replay": restore_replay,
+            "run": self.id,
         }
+        self._adoption, self._stop_wanted = adoption, stop_wanted
+        self.stopped_on_request = False
         self._on_metrics = on_metrics
-        self._tell = on_note
+        self._tell, self._on_status = on_note, on_status
+        self._preflight = preflight
+        self._outlives = outlives_driver or adoption is not None
+        self._marker = self.dir / f"{MARKER}{self.id}"
         self._metrics: Mapping[str, float] = {}
-        self._looked = -math.inf
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._futures: dict[tuple[RoleId, int], Future[RoleResult]] = {}
+        self._tasks = RoleTasks(client, self.id, outlives_driver, self._on_task)
         self._roster = Roster(config, time.monotonic())
         self._changed = threading.Condition()
         self._status = RunStatus(self.id, "placing", self._roster.roles(), 0)
         self._error: SeedflowError | None = None
         self._thread: threading.Thread | None = None
+        self._look_at = 0.0
         self._sigterm = sigterm_as_exit()
 
     def __repr__(self) -> str:
@@ -223,6 +250,9 @@ class Run:
         try:
             self._client.subscribe_topic(self._client.id, self._on_topic)
             self._client.subscribe_topic("all", self._on_cluster_event)
+            self._marker.touch(mode=0o600)
+            if self._adoption is not None:
+                self._adopt(self._adoption)
             self._events.put("workers")
             while self._roster.phase != "ended":
                 self._step()
@@ -235,25 +265,35 @@ class Run:
             self._error = self._error or RunFailed(text)
             self._error.__cause__ = self._error.__cause__ or cause
         finally:
+            self._marker.unlink(missing_ok=True)
             self._publish("ended")
 
     def _step(self) -> None:
         now = time.monotonic()
         due = self._roster.next_time(now)
-        patience = WORKERS_SECONDS if due is None else min(WORKERS_SECONDS, max(0.0, due - now))
+        due = self._look_at if due is None else min(self._look_at, due)
         try:
-            event: _Event | None = self._events.get(timeout=patience)
+            event: _Event | None = self._events.get(timeout=min(REQUEST_SECONDS, max(0.0, due - now)))
         except queue.Empty:
             event = None
         if event is not None:
             self._handle(event)
-        if time.monotonic() - self._looked >= WORKERS_SECONDS:  # however much is heard meanwhile
+        if time.monotonic() >= self._look_at:  # however much is heard meanwhile
             self._handle("workers")
+        if not self.stopped_on_request and self._stop_wanted():
+            self.stopped_on_request = True
+            self._tell(STOPPING)
+            self._roster.stop(time.monotonic())
         for command in self._roster.advance(time.monotonic()):
-            if isinstance(command, Submit):
-                self._submit(command)
-            else:
-                self._cancel(command)
+            match command:
+                case Submit():
+                    self._submit(command)
+                case Cancel():
+                    self._tasks.cancel(command.role, command.generation)
+                case Announce(workers):
+                    assert self._roster.endpoint is not None
+                    generation = self._roster.learner_restarts
+                    announce(self._client, workers, self.id, generation, self._roster.endpoint)
         for notice in self._roster.notices:
             self._tell(notice)
         self._roster.notices.clear()
@@ -263,12 +303,14 @@ class Run:
     def _handle(self, event: _Event) -> None:
         now = time.monotonic()
         if event == "workers":
-            self._looked = now
+            self._look_at = now + WORKERS_SECONDS
             workers = self._look_at_workers()
             if workers is not None:
                 self._roster.see_workers(workers, time.monotonic())
         elif event == "stop":
             self._roster.stop(now)
+        elif isinstance(event, Note) and event.kind == "log":
+            collect(self.dir, f"{event.role}-g{event.generation}.log", str(event.content["text"]))
         elif isinstance(event, Note):
             self._roster.heard(event, now)
             if event.role.kind == "learner" and event.content.get("kind") == "metrics":
@@ -276,7 +318,7 @@ class Run:
         else:
             assert isinstance(event, tuple)
             role, generation, result = event
-            self._futures.pop((role, generation), None)
+            self._tasks.forget(role, generation)
             self._roster.ended(role, generation, result, now)
 
     def _report(self, values: Mapping[str, float]) -> None:
@@ -298,22 +340,47 @@ class Run:
         except TimeoutError:
             logger.warning("the scheduler has not answered run %s for %g s", self.id, REPLY_SECONDS)
             return None
-        return workers_of(identity)
+        workers = workers_of(identity)
+        if self._preflight is not None and self._roster.waiting:
+            workers = self._preflight.without_held(workers, self.id)
+        return workers
+
+    def _approved(self, command: Submit) -> bool:
+        """Whether the run may begin where it was placed; ends it if not."""
+        if self._preflight is None or command.role.kind != "learner" or command.generation > 0:
+            return True
+        try:
+            self._preflight.check(*self._roster.plan(), self._marker)
+        except PlacementError as error:
+            self._roster.refuse(command, Failure(str(error), placement=True), time.monotonic())
+            return False
+        return True
 
     def _submit(self, command: Submit) -> None:
-        launch = self._launch(command)
-        future = self._client.submit(
-            as_task(launch),
-            key=launch.key,
-            pure=False,
-            retries=0,
-            workers=[command.place.worker],
-            allow_other_workers=False,
-            resources=dict(command.place.resources) or None,
-            priority=10,
-        )
-        self._futures[command.role, command.generation] = future
-        future.add_done_callback(lambda done: self._on_future(command.role, command.generation, done))
+        if self._approved(command):
+            self._tasks.submit(self._launch(command), command.place)
+
+    def _adopt(self, adoption: Adoption) -> None:
+        """Go on with the roles that live: what they were started with, their states, their tasks.
+
+        Raises
+        ------
+        RunFailed
+            If none does.
+        """
+        workers = self._look_at_workers()
+        if workers is None:
+            raise RunFailed(f"the scheduler has not said within {REPLY_SECONDS:g} s which workers there are")
+        found, launches = find_roles(self._client, [worker.address for worker in workers], self.id)
+        if not found:
+            raise RunFailed("none of its processes is left on the Dask cluster")
+        known = self._start_message.keys()
+        self._start_message = {key: value for key, value in launches[0].start.items() if key in known}
+        for launch in launches:
+            self._tasks.adopt(launch)
+        now = time.monotonic()
+        self._roster.see_workers(workers, now)
+        self._roster.adopt(found, adoption.generations, now)
 
     def _launch(self, command: Submit) -> Launch:
         role, config = command.role, self._config
@@ -337,32 +404,35 @@ class Run:
             module=self._modules[role.kind],
             start=start,
             worker=command.place.worker,
+            resources=dict(command.place.resources),
             topic=self._client.id,
             log_path=str(self.dir / "logs" / f"{role}-g{command.generation}.log"),
             threads=config.train.torch_threads if learner else 1,
             grace=config.cluster.stop_seconds if learner else config.actor.stop_seconds,
+            gpu=learner or GPU in (config.actor.resources or {}),
+            keep_log=self._outlives,
         )
-
-    def _cancel(self, command: Cancel) -> None:
-        future = self._futures.pop((command.role, command.generation), None)
-        if future is not None:
-            future.cancel()
 
     def _let_go(self) -> None:
         """Leave nothing of the run on the cluster."""
         if self._client.status != "running":
             return
-        for future in self._futures.values():
-            future.cancel()
-        self._futures.clear()
+        self._tasks.let_go()
         self._client.unsubscribe_topic("all")
         self._client.unsubscribe_topic(self._client.id)
+        with suppress(Exception):  # a courtesy: the scheduler forgets them an hour later
+            self._client.sync(
+                self._client._run_on_scheduler, forget_events(self._client.id), callback_timeout=REPLY_SECONDS
+            )
 
     def _publish(self, phase: Any) -> None:
         error = str(self._error) if self._error is not None else None
         roster = self._roster
+        counts = roster.restarts, self._metrics, error, roster.learner_restarts
+        status = RunStatus(self.id, phase, roster.roles(), *counts)
+        self._on_status(status)
         with self._changed:
-            self._status = RunStatus(self.id, phase, roster.roles(), roster.restarts, self._metrics, error)
+            self._status = status
             self._changed.notify_all()
 
     def _on_topic(self, event: tuple[float, Any]) -> None:
@@ -377,33 +447,6 @@ class Run:
         if isinstance(message, dict) and message.get("action") in ("add-worker", "remove-worker"):
             self._events.put("workers")
 
-    def _on_future(self, role: RoleId, generation: int, future: Future[RoleResult]) -> None:
-        """In a thread of Dask's: a task is over. Its supervisor has told so before, if it could."""
-        result = _result_of(future)
-        if (role, generation) in self._futures:
-            self._events.put((role, generation, result))
-        # Else it was cancelled by ourselves, maybe just now: its supervisor tells when the role has ended.
-
-
-def _result_of(future: Future[RoleResult]) -> RoleResult:
-    """What a task that is over has left; it may be cancelled, or the client be closed, at any moment."""
-    try:
-        if future.status == "finished":
-            return future.result(timeout=REPLY_SECONDS)
-        if future.status == "error" and (error := future.exception(timeout=REPLY_SECONDS)) is not None:
-            lost = isinstance(error, KilledWorker | FutureCancelledError)
-            return RoleResult("lost") if lost else RoleResult("broken", failed=_explain(error))
-    except FutureCancelledError:
-        pass
-    except Exception as error:  # whatever a client raises that is being closed
-        logger.info("the result of %s did not come: %r", future.key, error)
-        return RoleResult("lost")
-    return RoleResult("stopped")
-
-
-def _explain(error: BaseException) -> dict[str, Any]:
-    """The ``failed`` message of a task that did not get as far as its supervisor."""
-    message = failure_message(error, retryable=not isinstance(error, ImportError))
-    if isinstance(error, ImportError):
-        message["message"] = f"{error}; install the same seedflow on every worker of the cluster"
-    return message
+    def _on_task(self, role: RoleId, generation: int, result: RoleResult) -> None:
+        """In a thread of Dask's: a task is over."""
+        self._events.put((role, generation, result))

@@ -12,7 +12,10 @@ RoleState = Literal["waiting", "submitted", "starting", "running", "stopping", "
 """waiting: for a place or the end of a delay; submitted: its task waits on its worker."""
 
 Phase = Literal["placing", "starting", "running", "finishing", "stopping", "ended"]
-"""placing: waits for workers; starting: for the learner; finishing: the learner is done."""
+"""placing: waits for workers; starting: for the learner; finishing: the learner is done.
+
+A run whose learner was lost is placing again, then starting; its actors wait meanwhile.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class RunStatus:
     ----------
     restarts
         Actors started again so far, for whatever reason.
+    learner_restarts
+        How often the learner was lost and placed again.
     metrics
         The learner's latest.
     error
@@ -48,6 +53,7 @@ class RunStatus:
     restarts: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    learner_restarts: int = 0
 
     @property
     def learner(self) -> RoleStatus:

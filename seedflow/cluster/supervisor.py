@@ -23,10 +23,12 @@ from dask.system import CPU_COUNT
 from distributed import Status, Worker, get_worker, secede
 
 from seedflow.actor.activity import Activity
+from seedflow.cluster.addresses import address_to_bind
 from seedflow.cluster.credentials import worker_tls
-from seedflow.cluster.launch import Launch, Note, RoleResult
-from seedflow.errors import ConfigError, PlacementError, TransportError
-from seedflow.private import private_directory
+from seedflow.cluster.launch import Launch, Note, NoteKind, RoleResult
+from seedflow.cluster.logs import RoleLog
+from seedflow.cluster.registry import LiveRole, entered
+from seedflow.errors import PlacementError, TransportError
 from seedflow.roles import RoleProcess
 from seedflow.roles.messages import failure
 from seedflow.rpc.listener import remove_socket
@@ -64,54 +66,59 @@ def supervise(launch: Launch) -> RoleResult:
     """Run a role to its end, inside a Dask task."""
     worker = get_worker()
     key = str(worker.get_current_task())
-    attempt = uuid.uuid4().hex
+    live = LiveRole(launch, uuid.uuid4().hex, launch.topic)
 
-    def tell(kind: Literal["started", "message", "ended"], content: Mapping[str, Any]) -> None:
-        note = Note(launch.run, launch.role, launch.generation, attempt, kind, content)
-        worker.log_event(launch.topic, note.to_event())
+    def tell(kind: NoteKind, content: Mapping[str, Any]) -> None:
+        note = Note(launch.run, launch.role, launch.generation, live.attempt, kind, content)
+        worker.log_event(live.topic, note.to_event())
 
     secede()
-    try:
-        result = _run(launch, worker, key, tell)
-    except (OSError, PlacementError, TransportError) as error:
-        retryable = not isinstance(error, PlacementError)
-        result = RoleResult("broken", failed=failure(error, retryable), host=socket.gethostname())
-    tell("ended", asdict(result))
+    with entered(live):
+        try:
+            result = _run(live, worker, key, tell)
+        except (OSError, PlacementError, TransportError) as error:
+            retryable = not isinstance(error, PlacementError)
+            result = RoleResult("broken", failed=failure(error, retryable), host=socket.gethostname())
+        tell("ended", asdict(result))
     return result
 
 
-def role_environment(threads: int | None) -> dict[str, str]:
+def role_environment(threads: int | None, gpu: bool = True) -> dict[str, str]:
     """Environment variables of a role.
 
     The number of threads is always explicit: Dask sets it to 1 in its workers, which would throttle a
     learner on CPUs, while actors, of which there are many on a host, must not use a thread per core each.
+    Without `gpu` the role sees no GPU, of which an environment would otherwise take memory from the learner.
+    A learner sees what its worker does; of dask-cuda's it takes the first, which is the worker's own.
     """
     count = str(threads or CPU_COUNT)
-    return dict.fromkeys(THREAD_VARIABLES, count)
+    return dict.fromkeys(THREAD_VARIABLES, count) | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
-def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) -> RoleResult:
-    host = socket.gethostname()
+def _run(live: LiveRole, worker: Worker, key: str, tell: Callable[..., None]) -> RoleResult:
+    launch, host = live.launch, socket.gethostname()
     if worker.address != launch.worker:
         return RoleResult("lost", host=host)
     if (outcome := _must_end(worker, key)) is not None:
         return RoleResult(outcome, host=host)
-    environment = role_environment(launch.threads)
-    log_path = _open_log(launch, worker, environment)
+    environment = role_environment(launch.threads, launch.gpu)
+    log = RoleLog(Path(launch.log_path), launch.run, Path(worker.local_directory))
+    log.write(_first_line(launch, worker, environment))
     start = dict(launch.start)
     tls = worker_tls(worker)
     start["tls"] = None if tls is None else tls.to_json()
     if launch.role.kind == "learner":
-        start["host"] = start.get("host") or worker.ip
+        start["host"] = address_to_bind(start.get("host"), worker.ip)
     done: str | None = None
     failed: Mapping[str, Any] | None = None
     socket_path: str | None = None
     outcome = None
     hung = False
     limit = _env_timeout(launch)
-    process = RoleProcess(launch.module, start, log_path, environment)
+    process = RoleProcess(launch.module, start, log.path, environment)
     try:
-        tell("started", {"host": host, "pid": process.pid, "log_path": str(log_path)})
+        live.started = {"host": host, "pid": process.pid, "log_path": str(log.shown)}
+        tell("started", live.started)
         while True:
             # The code is read first: what a role said before it ended is then all there.
             code = process.returncode()
@@ -121,10 +128,17 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
                 elif message["kind"] == "failed":
                     failed = message
                 elif message["kind"] == "endpoint":
+                    live.learner_at = message
                     socket_path = message["endpoint"].get("socket")
+                elif message["kind"] == "state":
+                    live.state = str(message.get("state"))
                 tell("message", message)
+            if (news := log.news(time.monotonic(), last=code is not None)) is not None:
+                tell("log", {"text": news})
             if code is not None:
                 break
+            if (endpoint := live.take_endpoint()) is not None:
+                process.send({"kind": "endpoint", "endpoint": dict(endpoint)})
             if (outcome := _must_end(worker, key)) is not None:
                 process.stop(min(launch.grace, LEAVING_SECONDS) if outcome == "left" else launch.grace)
             elif Activity(process.board()).overdue(limit):
@@ -136,18 +150,21 @@ def _run(launch: Launch, worker: Worker, key: str, tell: Callable[..., None]) ->
         process.kill()
         if socket_path is not None:
             remove_socket(Path(socket_path))
-    return RoleResult(
+    result = RoleResult(
         outcome=outcome or "ended",
         exit_code=code,
         done=done,
         failed=failed,
         log_tail=process.log_tail(),
         host=host,
-        log_path=str(log_path),
+        log_path=str(log.shown),
         doing=Activity(process.board()).describe(),
         hung=hung,
         crash=_crash(process),
     )
+    if not launch.keep_log:
+        log.remove()
+    return result
 
 
 def _crash(process: RoleProcess) -> str:
@@ -171,24 +188,9 @@ def _must_end(worker: Worker, key: str) -> Literal["stopped", "left"] | None:
     return None
 
 
-def _open_log(launch: Launch, worker: Worker, environment: Mapping[str, str]) -> Path:
-    """Begin the role's log, in the run's directory or, where that cannot be written, in the worker's."""
+def _first_line(launch: Launch, worker: Worker, environment: Mapping[str, str]) -> str:
     settings = " ".join(f"{name}={value}" for name, value in environment.items())
-    line = (
+    return (
         f"# {launch.role} generation {launch.generation} of run {launch.run} on {socket.gethostname()}, "
-        f"worker {worker.address}: {settings}\n"
+        f"worker {worker.address}: {settings}"
     )
-    chosen = Path(launch.log_path)
-    try:
-        private_directory(chosen.parent.parent)
-        return _write_first(chosen, line)
-    except (OSError, ConfigError):
-        return _write_first(Path(worker.local_directory) / "seedflow-logs" / launch.run / chosen.name, line)
-
-
-def _write_first(path: Path, line: str) -> Path:
-    private_directory(path.parent)
-    path.touch(mode=0o600)
-    with path.open("a") as file:
-        file.write(line)
-    return path

@@ -10,6 +10,8 @@ from seedflow.config.load import (
     load_config,
     parse_config,
 )
+from seedflow.config.network import FrameStackConfig, NetworkConfig
+from seedflow.config.replay import ReplayConfig
 from seedflow.config.tree import (
     ActorConfig,
     CheckpointConfig,
@@ -17,11 +19,9 @@ from seedflow.config.tree import (
     Config,
     EnvConfig,
     EvalConfig,
-    FrameStackConfig,
     InferenceConfig,
+    LearnerConfig,
     MetricsConfig,
-    NetworkConfig,
-    ReplayConfig,
     RolloutConfig,
     RpcConfig,
     TrainConfig,
@@ -37,6 +37,7 @@ __all__ = [
     "EvalConfig",
     "FrameStackConfig",
     "InferenceConfig",
+    "LearnerConfig",
     "MetricsConfig",
     "NetworkConfig",
     "R2D2Config",

@@ -1,18 +1,20 @@
 """The tree of settings.
 
 Each section belongs to one part of the system and is a frozen pydantic model; an unknown key is
-refused. No other module but `seedflow.config.algo` defines a setting. Checks that concern one section
-stand in it, checks across sections in `Config`.
+refused. The larger sections have modules of their own in this package; no module outside of it defines a
+setting. Checks that concern one section stand in it, checks across sections in `Config`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from seedflow.config.algo import AlgoConfig, R2D2Config, VTraceConfig
+from seedflow.config.network import NetworkConfig
+from seedflow.config.replay import ReplayConfig
 from seedflow.config.section import Fraction, NonNegative, Section
 
 SPARE_BLOCKS = 2
@@ -35,6 +37,10 @@ class EnvConfig(Section):
         description="a run in one process (runtime=inline) goes on exactly where it was saved: every episode "
         "has a seed of its own and its actions are kept; environments are stepped one after the other",
     )
+    ship: tuple[str, ...] = Field(
+        (),
+        description="modules or packages, by name or path, sent along to where environments are made",
+    )
     on_nonfinite: Literal["error", "mask"] = Field(
         "error", description="NaN or infinity in an observation or reward: an error, or 0 in its place"
     )
@@ -56,6 +62,22 @@ class ActorConfig(Section):
         60.0, description="how long an actor looks for its learner before it gives up"
     )
     stop_seconds: PositiveFloat = Field(10.0, description="grace for an actor to end before it is killed")
+    resources: dict[str, PositiveFloat] | None = Field(
+        None,
+        description="of its Dask worker that an actor holds; default: 1 of ACTOR where a worker declares it",
+    )
+
+
+class LearnerConfig(Section):
+    """The process that does all neural network work."""
+
+    resources: dict[str, PositiveFloat] | None = Field(
+        None,
+        description="of its Dask worker that the learner holds; {GPU: 0.5} shares a GPU; default: 1 of "
+        "LEARNER or GPU where a worker declares it",
+    )
+    max_restarts: NonNegativeInt = Field(5, description="restarts of the learner allowed per window")
+    restart_window_seconds: PositiveFloat = Field(600.0, description="length of that window")
 
 
 class InferenceConfig(Section):
@@ -80,39 +102,6 @@ class RolloutConfig(Section):
     )
     queue: PositiveInt = Field(16, description="finished unrolls waiting for training, at most")
     prefetch: PositiveInt = Field(1, description="batches assembled ahead of training")
-
-
-class FrameStackConfig(Section):
-    """Newest frames stacked as part of the core state."""
-
-    depth: PositiveInt = Field(1, description="frames seen at once; 1 stacks nothing")
-    padding: Literal["repeat", "zero"] = Field(
-        "repeat", description="what stands before an episode's first frame"
-    )
-
-
-class NetworkConfig(Section):
-    """The agent's network: frame stack, encoder, optional inputs, core, heads."""
-
-    encoder: Literal["mlp", "nature", "shallow", "small"] = Field(
-        "mlp",
-        description="shallow, nature: convolutions over an image, of Mnih et al. 2013 and 2015; small: one "
-        "layer, for MinAtar",
-    )
-    hidden: tuple[PositiveInt, ...] = Field((64, 64), description="layer sizes of the mlp encoder")
-    activation: Literal["relu", "tanh"] = Field("tanh", description="of the mlp encoder")
-    features: PositiveInt = Field(512, description="output size of the convolutional encoders")
-    frame_stack: FrameStackConfig = FrameStackConfig()
-    core: Literal["none", "lstm"] = Field("none", description="recurrent core behind the encoder")
-    core_size: PositiveInt = Field(64, description="hidden size of the recurrent core")
-    head_size: PositiveInt = Field(512, description="hidden size of each of r2d2's two dueling heads")
-    inputs: tuple[Literal["previous_action", "previous_reward"], ...] = Field(
-        (), description="concatenated to the features before the core"
-    )
-    autocast: Literal["none", "bfloat16"] = Field(
-        "none", description="bfloat16: matrix products and convolutions in it, acting and training alike"
-    )
-    compile: bool = Field(False, description="by torch.compile, when it first runs, which takes a while")
 
 
 class TrainConfig(Section):
@@ -147,49 +136,6 @@ class TrainConfig(Section):
     )
 
 
-class ReplayConfig(Section):
-    """Prioritized sequence replay, compressed in memory; for algorithms that learn from it."""
-
-    capacity: PositiveInt = Field(100_000, description="sequences held; the oldest go first")
-    chunk: PositiveInt = Field(40, description="consecutive indices that are compressed together")
-    burn_in: NonNegativeInt = Field(40, description="indices of a sequence that only warm the core state up")
-    unroll: PositiveInt = Field(80, description="indices of a sequence that follow them")
-    period: PositiveInt = Field(
-        40, description="a sequence begins every so many indices; equal to unroll, none overlap in training"
-    )
-    samples_per_insert: PositiveFloat = Field(
-        0.75, description="sequences sampled for each one inserted, past min_size"
-    )
-    tolerance: PositiveFloat = Field(
-        512.0, description="sampled sequences by which either side may run ahead of that ratio"
-    )
-    min_size: PositiveInt = Field(5_000, description="sequences inserted before the first is sampled")
-    priority_exponent: Fraction = Field(0.9, description="alpha; 0 samples uniformly")
-    importance_exponent: Fraction = Field(0.6, description="beta; 0 corrects nothing")
-    memory_gib: PositiveFloat | None = Field(
-        None, description="hard limit of the sequences' memory; default: half of the machine's or cgroup's"
-    )
-    decode_threads: PositiveInt = Field(2, description="threads that decompress a batch")
-    on_damage: Literal["error", "drop"] = Field(
-        "error", description="when a checkpoint's chunk is damaged: refuse to load, or go on without it"
-    )
-
-    @model_validator(mode="after")
-    def _chunks_fit(self) -> ReplayConfig:
-        for name in ("burn_in", "unroll", "period"):
-            if getattr(self, name) % self.chunk:
-                raise ValueError(
-                    f"{name} = {getattr(self, name)} is not a multiple of chunk = {self.chunk}: sequences "
-                    "begin and end with chunks; choose a chunk that divides burn_in, unroll and period"
-                )
-        if self.min_size > self.capacity:
-            raise ValueError(
-                f"min_size = {self.min_size} is larger than capacity = {self.capacity}: nothing would ever "
-                "be sampled; lower min_size or raise capacity"
-            )
-        return self
-
-
 class KernelsConfig(Section):
     """The fused kernels of the learner."""
 
@@ -197,6 +143,9 @@ class KernelsConfig(Section):
         False,
         description="stop at the first infinity or NaN and say where it is; costs time, to look for one",
     )
+
+
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class RpcConfig(Section):
@@ -209,7 +158,9 @@ class RpcConfig(Section):
         None, description="[low, high] for the gateway; default: any free port"
     )
     interface: str | None = Field(
-        None, description="address the gateway binds; default: the Dask worker's own"
+        None,
+        description="address or network interface, such as ib0, of the learner's host that the gateway "
+        "binds; default: the Dask worker's own",
     )
     connect_seconds: PositiveFloat = Field(30.0, description="deadline of one connection attempt")
 
@@ -243,6 +194,12 @@ class MetricsConfig(Section):
     tensorboard: bool = Field(True, description="write event files beside metrics.jsonl")
     console: Literal["auto", "live", "plain", "off"] = Field(
         "auto", description="auto: live on a terminal, plain lines elsewhere"
+    )
+    prometheus_port: Port | None = Field(
+        None, description="the learner serves its metrics there, to Prometheus; 0: any free port"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="the least that the logs of the roles hold"
     )
 
 
@@ -283,6 +240,7 @@ class Config(Section):
     seed: NonNegativeInt = Field(1, description="of everything random in the run")
     env: EnvConfig = EnvConfig()
     actor: ActorConfig = ActorConfig()
+    learner: LearnerConfig = LearnerConfig()
     inference: InferenceConfig = InferenceConfig()
     rollout: RolloutConfig = RolloutConfig()
     network: NetworkConfig = NetworkConfig()

@@ -9,7 +9,8 @@ from typing import Any, cast
 import dask
 
 from seedflow.cluster import WorkerInfo, open_cluster
-from seedflow.cluster.placement import ACTOR, GPU, LEARNER, workers_of
+from seedflow.cluster.placement import workers_of
+from seedflow.cluster.resources import ACTOR, GPU, LEARNER
 from seedflow.config import Config
 from seedflow.doctor.finding import Finding
 from seedflow.errors import ConfigError, PlacementError
@@ -75,8 +76,8 @@ def _workers(workers: tuple[WorkerInfo, ...]) -> Iterator[Finding]:
 def _places(workers: tuple[WorkerInfo, ...]) -> Finding:
     """How many actors would find a place beside the learner."""
     running = [worker for worker in workers if worker.running]
-    learner = any(worker.has(LEARNER) or worker.has(GPU) for worker in running)
-    declared = [worker for worker in running if worker.has(ACTOR)]
+    learner = any(worker.declares({LEARNER: 1}) or worker.declares({GPU: 1}) for worker in running)
+    declared = [worker for worker in running if worker.declares({ACTOR: 1})]
     if declared:
         places = sum(int(worker.resources[ACTOR]) for worker in declared)
     elif len(running) > 1:

@@ -29,6 +29,7 @@ from seedflow.config.tree import EnvConfig
 from seedflow.envs.base import allocate_rows
 from seedflow.envs.make import EnvFn, make_group
 from seedflow.envs.seeding import env_seed
+from seedflow.envs.shipped import shipped
 from seedflow.envs.wrappers import parse_wrappers
 from seedflow.errors import EnvironmentFault
 from seedflow.specs import EnvSpec
@@ -37,7 +38,9 @@ STDERR_LINES = 20
 """Lines of the child's stderr that an error message shows."""
 
 
-def probe_spec(env: EnvConfig, timeout: float = 120.0, env_fn: bytes | None = None) -> EnvSpec:
+def probe_spec(
+    env: EnvConfig, timeout: float = 120.0, env_fn: bytes | None = None, ship: bytes | None = None
+) -> EnvSpec:
     """Spec of an environment, found out in a child process.
 
     Parameters
@@ -48,6 +51,8 @@ def probe_spec(env: EnvConfig, timeout: float = 120.0, env_fn: bytes | None = No
         Seconds that importing, making, resetting and stepping it once may take together.
     env_fn
         A cloudpickled callable that makes one environment, in place of ``env.id``.
+    ship
+        Modules that it needs (`seedflow.envs.shipped.pack`).
 
     Raises
     ------
@@ -62,6 +67,7 @@ def probe_spec(env: EnvConfig, timeout: float = 120.0, env_fn: bytes | None = No
         "path": sys.path,
         "env": env.model_dump(mode="json"),
         "env_fn": None if env_fn is None else base64.b64encode(env_fn).decode(),
+        "ship": None if ship is None else base64.b64encode(ship).decode(),
     }
     # Files instead of pipes: a process that the environment left behind would keep a pipe open.
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -161,9 +167,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     sys.path[:] = request["path"]
     env = EnvConfig.model_validate(request["env"])
     try:
-        pickled = request["env_fn"]
-        env_fn = None if pickled is None else cloudpickle.loads(base64.b64decode(pickled))
-        return {"spec": spec_of(env, env_fn).to_json()}
+        pickled, ship = request["env_fn"], request["ship"]
+        with shipped(None if ship is None else base64.b64decode(ship)):
+            env_fn = None if pickled is None else cloudpickle.loads(base64.b64decode(pickled))
+            return {"spec": spec_of(env, env_fn).to_json()}
     except errors.SeedflowError as error:
         return {"kind": type(error).__name__, "message": str(error), "traceback": None}
     except Exception as error:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import traceback
 
 from seedflow.roles import EXIT_HOPELESS, RoleChannel, failure, run_role
+from seedflow.roles.logs import begin_log
 
 ORPHAN_SECONDS = 20.0  # a checkpoint may be large
 
 
 def main(channel: RoleChannel) -> int:
     """Run one learner; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(channel.start)
     channel.send({"kind": "state", "state": "starting"})
     try:
         from seedflow.errors import ConfigError

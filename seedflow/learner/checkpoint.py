@@ -22,7 +22,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from seedflow.checkpoints import Draft, Generations, Manifest, Part, Store, WriterLock, open_store
+from seedflow.checkpoints import Draft, Generations, Manifest, Part, Store, Writer, WriterLock, open_store
 from seedflow.config import ReplayConfig
 from seedflow.errors import CheckpointDamaged
 from seedflow.replay.disk.load import LoadedReplay, load_replay
@@ -107,11 +107,14 @@ class CheckpointStore:
         takes.
     keep
         Generations kept; older ones are removed once a new one is committed.
+    writer
+        Who writes; the calling process by default, in no run on a cluster.
     """
 
-    def __init__(self, directory: Path | str, keep: int = 3) -> None:
-        self._generations = Generations(open_store(directory), keep)
-        self._lock = WriterLock(self._generations.store)
+    def __init__(self, directory: Path | str, keep: int = 3, writer: Writer | None = None) -> None:
+        store = open_store(directory)
+        self._lock = WriterLock(store, writer)
+        self._generations = Generations(store, keep, self._lock.fence)
         self._saver = ReplaySaver()
 
     def lock(self) -> str | None:
@@ -124,6 +127,8 @@ class CheckpointStore:
 
         Raises
         ------
+        CheckpointFenced
+            When a later start of this run's learner has it, or has had it.
         CheckpointConflict
             When another process holds it.
         """

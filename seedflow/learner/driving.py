@@ -15,6 +15,7 @@ from typing import Self
 
 from seedflow.algos import make_algorithm
 from seedflow.algos.randomness import torch_seed
+from seedflow.checkpoints import Writer
 from seedflow.config import Config
 from seedflow.errors import ConfigError
 from seedflow.learner.arena import SharedArena
@@ -89,7 +90,10 @@ class OneProcess(DrivenLearner):
 
     def __init__(self, start: LearnerStart, control: ControlServer, report: Report, silent: Silent) -> None:
         config = start.config
-        self._learner = learner = Learner(config, start.spec, control, start.run_dir, report, silent)
+        writer = Writer.this(run=start.run, generation=start.generation)
+        self._learner = learner = Learner(
+            config, start.spec, control, start.run_dir, report, silent, writer=writer
+        )
         try:
             self.attempt = learner.begin(start.resume, start.restore_replay)
         except BaseException:
@@ -141,11 +145,7 @@ class TwoProcesses(DrivenLearner):
             stack.callback(shared.close)
             self._training = stack.enter_context(
                 TrainingProcess(
-                    config,
-                    spec,
-                    start.run_dir,
-                    start.resume,
-                    start.restore_replay,
+                    start,
                     arena.fds,
                     control.wake_fd,
                     training_threads(config),

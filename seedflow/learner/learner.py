@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from seedflow.algos import make_algorithm
+from seedflow.checkpoints import Writer
 from seedflow.config import Config
 from seedflow.learner.arena import Arena
 from seedflow.learner.backend import Backend
@@ -41,6 +42,8 @@ class Learner:
         Called with the lease of an actor of which nothing was heard for too long.
     backend
         Makes what depends on the device; by default that of the config's.
+    writer
+        See `Trainer`.
 
     Attributes
     ----------
@@ -63,6 +66,7 @@ class Learner:
         report: Callable[[str], None],
         silent: Callable[[Lease], None] = lambda lease: None,
         backend: Backend | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self.config, self.report = config, report
         self.algorithm = make_algorithm(config, spec)
@@ -72,7 +76,8 @@ class Learner:
         with ExitStack() as undo:
             undo.callback(self.shared.close)
             shared, algorithm = self.shared, self.algorithm
-            self.trainer = Trainer(config, spec, algorithm, shared, run_dir, transport.wake, report)
+            wake = transport.wake
+            self.trainer = Trainer(config, spec, algorithm, shared, run_dir, wake, report, writer=writer)
             undo.callback(self.trainer.close)
             self.serving = Serving(config, algorithm, shared, transport, report, silent)
             undo.pop_all()

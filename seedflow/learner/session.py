@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 
+from seedflow.checkpoints import Fence, Writer, open_store
 from seedflow.config import Config
-from seedflow.errors import SeedflowError
+from seedflow.errors import CheckpointFenced, SeedflowError
 from seedflow.learner.driving import DrivenLearner, make_learner
 from seedflow.learner.leases import lease_table
-from seedflow.learner.progress import Progress
 from seedflow.learner.start import LearnerStart
 from seedflow.learner.training_process import StartStopped, TrainingFailed
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
+from seedflow.metrics.names import LEARNER_RESTARTS
+from seedflow.metrics.prometheus import PrometheusSink
 from seedflow.private import private_directory
-from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, failure
+from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, FINISHED, STOPPED, RoleChannel, failure
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
 from seedflow.rpc.gateway_keeper import GatewayKeeper
@@ -28,6 +32,7 @@ from seedflow.rpc.slab import BlockLayout, Slab
 log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS = 5.0  # how long actors may take to leave at the end of a run
+FENCE_SECONDS = 1.0  # pause between two looks whether a later start of the learner has taken over
 
 
 def make_sinks(config: Config, run_dir: Path, resume_step: int | None) -> list[Sink]:
@@ -69,7 +74,7 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             gateway = GatewayProcess(
                 token,
                 str(control.path),
-                config.rpc.interface or start.host,
+                start.host,
                 config.rpc.ports,
                 spec,
                 groups=layout.groups,
@@ -90,7 +95,13 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             channel.send(failed)
             return EXIT_HOPELESS
         progress = learner.progress
-        sinks = make_sinks(config, start.run_dir, progress.agent_steps if start.resume else None)
+        fence = Fence(
+            open_store(start.run_dir / "checkpoints"), Writer.this(run=start.run, generation=start.generation)
+        )
+        with fence.writing():
+            sinks = make_sinks(config, start.run_dir, progress.agent_steps if learner.attempt else None)
+        if (served := _serve_metrics(start, note)) is not None:
+            sinks.append(served)
         for sink in sinks:
             stack.enter_context(sink)
         endpoint = Endpoint(
@@ -102,44 +113,86 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
         channel.send({"kind": "endpoint", "endpoint": endpoint.to_json(), "attempt": learner.attempt})
         channel.send({"kind": "state", "state": "running"})
         learner.start()
+        reports = _Reports(learner, channel, sinks, fence, start.generation)
         try:
-            _report(learner, keeper, channel, sinks, config.metrics.every_seconds)
+            _report(reports, keeper, config.metrics.every_seconds)
             learner.finish()
         except TrainingFailed as error:
             channel.send(error.failed)
             return EXIT_FAILED
+        except CheckpointFenced as error:
+            channel.send(failure(error, retryable=False))
+            return EXIT_FAILED
         except BaseException:
             learner.finish()
             raise
-        _publish(learner.measure(), progress, sinks, channel)
+        reports.publish()
         finished = progress.agent_steps >= config.train.total_agent_steps
-        control.tell_exit("the run has taken all its steps" if finished else "the run was stopped")
-        deadline = time.monotonic() + FAREWELL_SECONDS
-        while control.counts().active and time.monotonic() < deadline:
-            control.poll(0.1)
-        channel.send({"kind": "done", "reason": "finished" if finished else "stopped"})
+        if finished:
+            _dismiss_actors(control)
+        # Else actors look for the learner that may take this one's place, until they are stopped themselves.
+        channel.send({"kind": "done", "reason": FINISHED if finished else STOPPED})
     return EXIT_DONE
 
 
-def _report(
-    learner: DrivenLearner,
-    keeper: GatewayKeeper | None,
-    channel: RoleChannel,
-    sinks: list[Sink],
-    every_seconds: float,
-) -> None:
+def _serve_metrics(start: LearnerStart, note: Callable[[str], None]) -> Sink | None:
+    """What Prometheus reads, if it is wanted; a run does not fail because of it."""
+    port = start.config.metrics.prometheus_port
+    if port is None:
+        return None
+    try:
+        sink = PrometheusSink(start.run_dir.name, start.host, port)
+    except OSError as error:
+        note(f"metrics.prometheus_port = {port}: not served, for {start.host} cannot be bound there: {error}")
+        return None
+    note(f"metrics for Prometheus: {sink.url}")
+    return sink
+
+
+def _dismiss_actors(control: ControlServer) -> None:
+    """Tell every actor that the run is over, and give them a while to leave."""
+    control.tell_exit("the run has taken all its steps")
+    deadline = time.monotonic() + FAREWELL_SECONDS
+    while control.counts().active and time.monotonic() < deadline:
+        control.poll(0.1)
+
+
+class _Reports:
+    """Where the measurements of a learner go: the files of the run, and the supervisor.
+
+    Nothing is written once a later start of the learner has taken over: that is a `CheckpointFenced`.
+    """
+
+    def __init__(
+        self,
+        learner: DrivenLearner,
+        channel: RoleChannel,
+        sinks: list[Sink],
+        fence: Fence,
+        restarts: int,
+    ) -> None:
+        self.learner, self.channel, self.fence = learner, channel, fence
+        self._sinks, self._restarts = sinks, restarts
+
+    def publish(self, more: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Write what was measured since the last call, and `more`."""
+        values = self.learner.measure() | {LEARNER_RESTARTS: float(self._restarts)} | dict(more)
+        with self.fence.writing():
+            for sink in self._sinks:
+                sink.write(self.learner.progress.agent_steps, values)
+        self.channel.send({"kind": "metrics", "values": values})
+
+
+def _report(reports: _Reports, keeper: GatewayKeeper | None, every_seconds: float) -> None:
     """Publish metrics every few seconds and keep the gateway up, until the learner ends or must."""
-    report_at = time.monotonic() + every_seconds
-    while not learner.wait(0.2) and not channel.stop_requested.is_set():
+    now = time.monotonic()
+    report_at, look_at = now + every_seconds, now + FENCE_SECONDS
+    while not reports.learner.wait(0.2) and not reports.channel.stop_requested.is_set():
         if keeper is not None:
             keeper.look()
+        if time.monotonic() >= look_at:
+            reports.fence.check()
+            look_at = time.monotonic() + FENCE_SECONDS
         if time.monotonic() >= report_at:
-            kept = {} if keeper is None else keeper.metrics()
-            _publish(learner.measure() | kept, learner.progress, sinks, channel)
+            reports.publish({} if keeper is None else keeper.metrics())
             report_at += every_seconds
-
-
-def _publish(values: dict[str, float], progress: Progress, sinks: list[Sink], channel: RoleChannel) -> None:
-    for sink in sinks:
-        sink.write(progress.agent_steps, values)
-    channel.send({"kind": "metrics", "values": values})

@@ -22,6 +22,9 @@ class LearnerStart:
         Address that the gateway binds: the Dask worker's own.
     resume
         Go on from the run's newest checkpoint.
+    run, generation
+        Name of the run, and how many starts of its learner were before this one. A later start goes on from
+        the newest checkpoint, if there is one by then.
     restore_replay
         Otherwise, begin with the replay of these checkpoints of another run.
     tls
@@ -33,6 +36,8 @@ class LearnerStart:
     run_dir: Path
     host: str
     resume: bool
+    run: str = ""
+    generation: int = 0
     tls: Tls | None = None
     restore_replay: str | None = None
 
@@ -52,6 +57,8 @@ class LearnerStart:
                 run_dir=Path(message["run_dir"]),
                 host=str(message["host"]),
                 resume=bool(message["resume"]),
+                run=str(message.get("run", "")),
+                generation=int(message.get("generation", 0)),
                 tls=Tls.from_json(message.get("tls")),
                 restore_replay=message.get("restore_replay"),
             )

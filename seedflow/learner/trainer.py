@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from seedflow.algos import Algorithm
-from seedflow.checkpoints import BackgroundSave
+from seedflow.checkpoints import BackgroundSave, Writer
 from seedflow.config import Config
 from seedflow.errors import CheckpointConflict, CheckpointError
 from seedflow.learner.checkpoint import Checkpoint, CheckpointStore, ReplayWanted
@@ -48,6 +48,8 @@ class Trainer:
         Called with a line about something that a person should know.
     acts_here
         Whether inference uses this very algorithm object: its random state then belongs to a checkpoint.
+    writer
+        Who saves: which start of which run's learner. Default: this process, in no run on a cluster.
 
     Attributes
     ----------
@@ -74,13 +76,15 @@ class Trainer:
         buffers_freed: Callable[[], None],
         report: Callable[[str], None],
         acts_here: bool = True,
+        writer: Writer | None = None,
     ) -> None:
         self.report, self.metrics = report, Metrics()
         self.exactly: Callable[[], tuple[dict[str, Any], Arrays]] | None = None
         self.restored: Checkpoint | None = None
         self._config, self._spec, self._algorithm, self._shared = config, spec, algorithm, shared
         self._acts_here = acts_here
-        self._store = CheckpointStore(run_dir / "checkpoints", config.checkpoint.keep)
+        self._store = CheckpointStore(run_dir / "checkpoints", config.checkpoint.keep, writer)
+        self._again = writer is not None and writer.generation > 0
         predecessor = self._store.lock()
         if predecessor is not None:
             report(f"{predecessor} wrote checkpoints here before and has ended without a word")
@@ -184,7 +188,8 @@ class Trainer:
         Parameters
         ----------
         resume
-            Go on from the newest checkpoint.
+            Go on from the newest checkpoint. A learner that is started again does so anyway, where there is
+            one.
         restore_replay
             Otherwise, a run or its checkpoints (a path or URL) whose replay to begin with.
 
@@ -198,7 +203,7 @@ class Trainer:
         CheckpointError
             See `restore` and `restore_replay`.
         """
-        if resume:
+        if resume or (self._again and self._store.generations()):
             return self.restore()
         if restore_replay is not None:
             self.restore_replay(restore_replay)

@@ -8,7 +8,6 @@ trains and saves the run's checkpoints, and sends its measurements up.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -16,10 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from seedflow.checkpoints import Writer
 from seedflow.config import Config
 from seedflow.errors import RunFailed, SeedflowError
 from seedflow.learner.memory import keep_freed_memory
+from seedflow.learner.start import LearnerStart
 from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, RoleProcess, failure, run_role
+from seedflow.roles.logs import begin_log
 from seedflow.specs import EnvSpec
 
 ORPHAN_SECONDS = 20.0  # a checkpoint may be large
@@ -51,12 +53,8 @@ class TrainingProcess:
 
     Parameters
     ----------
-    config, spec
-        The run's config and its environments' spec.
-    run_dir
-        Where checkpoints go.
-    resume, restore_replay
-        What to begin with, see `Trainer.begin`.
+    learner
+        What the learner was told: config, run directory, what to begin with.
     fds
         What the child inherits: the shared arena's file descriptors.
     wake_fd
@@ -74,11 +72,7 @@ class TrainingProcess:
 
     def __init__(
         self,
-        config: Config,
-        spec: EnvSpec,
-        run_dir: Path,
-        resume: bool,
-        restore_replay: str | None,
+        learner: LearnerStart,
         fds: list[int],
         wake_fd: int,
         torch_threads: int,
@@ -90,11 +84,13 @@ class TrainingProcess:
         self._values: dict[str, float] | None = None
         self.ended = False
         start = {
-            "config": config.model_dump(mode="json"),
-            "spec": spec.to_json(),
-            "run_dir": str(run_dir),
-            "resume": resume,
-            "restore_replay": restore_replay,
+            "config": learner.config.model_dump(mode="json"),
+            "spec": learner.spec.to_json(),
+            "run_dir": str(learner.run_dir),
+            "run": learner.run,
+            "generation": learner.generation,
+            "resume": learner.resume,
+            "restore_replay": learner.restore_replay,
             "fds": fds,
             "wake_fd": wake_fd,
             "torch_threads": torch_threads,
@@ -102,7 +98,7 @@ class TrainingProcess:
         self._process = RoleProcess(
             "seedflow.learner.training_process",
             start,
-            run_dir / "logs" / "training.log",
+            learner.run_dir / "logs" / "training.log",
             inherited=[*fds, wake_fd],
         )
 
@@ -191,7 +187,7 @@ class TrainingProcess:
 
 def main(channel: RoleChannel) -> int:
     """Train until told to stop; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(channel.start)
     keep_freed_memory()
     from seedflow.algos import make_algorithm
     from seedflow.learner.arena import SharedArena
@@ -217,6 +213,7 @@ def main(channel: RoleChannel) -> int:
         lambda: os.eventfd_write(wake_fd, 1),
         note,
         acts_here=False,
+        writer=Writer.this(run=str(start["run"]), generation=int(start["generation"])),
     )
     try:
         attempt = trainer.begin(start["resume"], start["restore_replay"])

@@ -28,6 +28,9 @@ ABSENT = "-"
 SMOOTHING = 0.3
 """Weight of the newest speed in the speed from which the time left is estimated."""
 
+LONGEST_SECONDS = 1000 * 86_400.0
+"""Longest time left that is shown."""
+
 FIELDS: tuple[tuple[str, str], ...] = (
     ("return", EPISODE_RETURN),
     ("eval", EVAL_RETURN),
@@ -200,6 +203,16 @@ def _fitted(values: list[tuple[str, str]], width: int) -> Text:
     return line(3) if line(3).cell_len <= width else line(2)
 
 
+class Journal(Console):
+    """Only what is said in words, and that as plain lines; for a log."""
+
+    def __init__(self, total_steps: int, mode: Mode = "auto") -> None:
+        super().__init__(total_steps, "off" if mode == "off" else "plain")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Show nothing: whoever follows the run reads its metrics."""
+
+
 class _Terminal(rich.console.Console):
     """A rich console that leaves it to its user what a reader who left means; rich's exits."""
 
@@ -242,9 +255,9 @@ class _Progress:
     def left_text(self) -> str:
         if self.steps >= self.total:
             return format_duration(0)
-        if not self._speed:
-            return ABSENT
-        return format_duration((self.total - self.steps) / self._speed)
+        left = (self.total - self.steps) / self._speed if self._speed else math.inf
+        # A run that stands still has no end in sight, however slowly its smoothed speed falls.
+        return format_duration(left) if left < LONGEST_SECONDS else ABSENT
 
 
 def format_number(value: float | None) -> str:

@@ -17,6 +17,7 @@ AGENT_STEPS = "steps/agent"
 AGENT_STEPS_PER_SECOND = "rate/agent_steps_per_second"
 EPISODE_RETURN = "episode/return"
 EVAL_RETURN = "eval/return"
+LEARNER_RESTARTS = "learner/restarts"
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,7 @@ METRICS: tuple[MetricName, ...] = (
         "Streams that ended with their connection, or for a message that is too large.",
     ),
     MetricName("actor/restarts", "restarts", "counter", "Actors that were replaced since the learner began."),
+    MetricName(LEARNER_RESTARTS, "restarts", "counter", "How often the learner was lost and placed again."),
     MetricName("actor/faults", "faults", "counter", "Exceptions of environments."),
     MetricName(
         "actor/hangs", "faults", "counter", "Environments that did not return, actors that fell silent."

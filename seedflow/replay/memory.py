@@ -65,7 +65,22 @@ def plan_memory(spec: ReplaySpec, config: ReplayConfig, report: Callable[[str], 
         When what cannot shrink exceeds the limit: the capacity would never be reached. The message has
         the numbers.
     """
-    limit = limit_bytes(config.memory_gib)
+    plan = expected_memory(spec, config)
+    least, limit = plan.least, plan.limit
+    if least > limit:
+        fits = max(1, config.capacity * limit // least - spec.chunks_per_sequence)
+        kept = [a for a in spec.arrays if not spec.compressed(a)]
+        raise ConfigError(
+            f"replay.capacity = {config.capacity} takes at least {gib(least)} for what does not compress "
+            f"({', '.join(a.name for a in kept)}), and {gib(limit)} are allowed "
+            f"({_origin(config.memory_gib)}); lower replay.capacity to {fits}, or raise replay.memory_gib"
+        )
+    report(str(plan))
+    return plan
+
+
+def expected_memory(spec: ReplaySpec, config: ReplayConfig) -> MemoryPlan:
+    """Work out what a full replay takes, and what it may take on this machine."""
     steps = spec.period // spec.chunk  # chunks from one sequence's beginning to the next one's
     stored = min(steps, spec.chunks_per_sequence)
     chunks = config.capacity * stored + max(0, spec.chunks_per_sequence - steps)
@@ -77,16 +92,8 @@ def plan_memory(spec: ReplaySpec, config: ReplayConfig, report: Callable[[str], 
     least = sum(a.nbytes * (beginnings if a in spec.state else rows) for a in kept)
     arrays = chunks * len(spec.fields) + beginnings * len(spec.state)
     least += arrays * (CHECKSUM_BYTES + ARRAY_OVERHEAD) + chunks * CHUNK_OVERHEAD
-    plan = MemoryPlan(config.capacity, spec.length, chunks * spec.chunk, raw, least, limit)
-    if least > limit:
-        fits = max(1, config.capacity * limit // least - spec.chunks_per_sequence)
-        raise ConfigError(
-            f"replay.capacity = {config.capacity} takes at least {gib(least)} for what does not compress "
-            f"({', '.join(a.name for a in kept)}), and {gib(limit)} are allowed "
-            f"({_origin(config.memory_gib)}); lower replay.capacity to {fits}, or raise replay.memory_gib"
-        )
-    report(str(plan))
-    return plan
+    limit = limit_bytes(config.memory_gib)
+    return MemoryPlan(config.capacity, spec.length, chunks * spec.chunk, raw, least, limit)
 
 
 def limit_bytes(memory_gib: float | None) -> int:

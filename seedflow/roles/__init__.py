@@ -25,6 +25,8 @@ from seedflow.roles.messages import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_HOPELESS,
+    FINISHED,
+    STOPPED,
     Message,
     failure,
 )
@@ -34,6 +36,8 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_FAILED",
     "EXIT_HOPELESS",
+    "FINISHED",
+    "STOPPED",
     "Message",
     "RoleChannel",
     "RoleProcess",

@@ -15,6 +15,9 @@ EXIT_FAILED = 1
 EXIT_HOPELESS = 3
 """A restart cannot cure what went wrong."""
 
+FINISHED, STOPPED = "finished", "stopped"
+"""Reasons of a ``done`` message: the run is complete; the role was asked to stop."""
+
 MAX_LINE = 1 << 20
 """Bytes of one message."""
 BOARD_SIZE = 64

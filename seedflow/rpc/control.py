@@ -40,7 +40,7 @@ from seedflow.rpc.messages import (
     encode,
     send_granted,
 )
-from seedflow.rpc.peers import Peer
+from seedflow.rpc.peers import Peer, is_at_work
 from seedflow.rpc.slab import BlockLayout, Slab
 from seedflow.rpc.spin import Spin
 from seedflow.rpc.transport import (
@@ -351,6 +351,10 @@ class ControlServer:
         if not self._listening:
             self._epoll.modify(self._listener, select.EPOLLIN)
             self._listening = True
+        for lease in self.table.due(now, TICK_SECONDS):
+            # Its environments may hold the interpreter lock, and its heartbeat with it, for that long.
+            if is_at_work(self._owners[lease.id].process):
+                self.table.heartbeat(lease.id, now)
         for dropped in self.table.tick(now):
             self._end_lease(dropped)
         for peer in [p for p in self._pending.values() if now - p.since > REGISTER_SECONDS]:

@@ -291,6 +291,11 @@ class LeaseTable:
         self._slowest = max((now - r.idle_since for r in idle), default=0.0)
         return [gone for gone in dropped if gone is not None]
 
+    def due(self, now: float, margin: float) -> list[Lease]:
+        """The active leases that `tick` would drop within `margin` seconds."""
+        limit = self._lease_seconds - margin
+        return [record.lease for record in self._active.values() if now - record.seen > limit]
+
     def forgive(self, seconds: float) -> None:
         """The learner itself stood still for so long: nobody could be heard, so nobody was silent."""
         for record in self._active.values():

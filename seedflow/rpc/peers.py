@@ -18,6 +18,27 @@ from seedflow.rpc.transport import GroupRang
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
+def process_of(sock: socket.socket) -> int:
+    """The process that has opened the other end; 0 where the kernel does not tell."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(data)[0])
+
+
+def is_at_work(process: int) -> bool:
+    """Whether a process of this host, no child of this one, runs or waits: it is neither stopped nor dead.
+
+    A gateway is a child: that it is at work says nothing of the actor behind it.
+    """
+    if process in (0, os.getpid()):
+        return False
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except OSError:
+        return False
+    return state in (b"R", b"S", b"D") and int(parent) != os.getpid()
+
+
 def other_user(sock: socket.socket) -> str | None:
     """Who owns the process at the other end, if it is not this process's user.
 
@@ -34,10 +55,11 @@ def other_user(sock: socket.socket) -> str | None:
 class Peer:
     """One accepted connection: pending, then the owner of a lease, then ending."""
 
-    __slots__ = ("ending", "faults", "fd", "lease", "rang", "since", "sock")
+    __slots__ = ("ending", "faults", "fd", "lease", "process", "rang", "since", "sock")
 
     def __init__(self, sock: socket.socket, since: float) -> None:
         self.sock, self.since, self.fd = sock, since, sock.fileno()
+        self.process = process_of(sock)
         self.lease: Lease | None = None
         self.rang: tuple[GroupRang, ...] = ()
         self.faults = 0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from seedflow.checkpoints import LocalStore, Store, WriterLock
-from seedflow.checkpoints.lock import PATH, Writer
+from seedflow.checkpoints import LocalStore, Store, Writer, WriterLock
+from seedflow.checkpoints.lock import PATH
 from seedflow.checkpoints.remote import FsspecStore
 from seedflow.errors import CheckpointConflict, CheckpointError
 

@@ -53,3 +53,18 @@ def other_cluster(scripted_roles: None) -> Iterator[str]:
     """Address of a cluster of two workers whose workers a test may kill."""
     with _cluster("2") as address:
         yield address
+
+
+@pytest.fixture
+def gpu_cluster(scripted_roles: None) -> Iterator[str]:
+    """Address of a cluster of two workers that declare a GPU and two places for actors each."""
+    with _cluster("2", "1", '{"GPU": 1, "ACTOR": 2}') as address:
+        yield address
+
+
+@pytest.fixture
+def dask_cuda_worker(scripted_roles: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a cluster of one worker that shows its devices as dask-cuda does: its own one first."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,0")
+    with _cluster("1", "4", '{"GPU": 1}') as address:
+        yield address

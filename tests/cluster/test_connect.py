@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import dask
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from seedflow.cluster import open_cluster
 from seedflow.cluster.connect import local_size
@@ -33,7 +35,9 @@ def deaf_address() -> Iterator[str]:
         yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("way", ["setting", "file", "dask's own setting", "client"])
+@pytest.mark.parametrize(
+    "way", ["setting", "file", "dask's own setting", "default client", "client", "address"]
+)
 def test_a_cluster_is_found(way: str, user_client: Client, tmp_path: Path) -> None:
     address = user_client.scheduler.address
     file = tmp_path / "scheduler.json"
@@ -43,12 +47,41 @@ def test_a_cluster_is_found(way: str, user_client: Client, tmp_path: Path) -> No
         "file": settings(scheduler_file=str(file), connect_seconds=30),
     }.get(way, settings(connect_seconds=30))
     own_setting = address if way == "dask's own setting" else None
-    given = user_client if way == "client" else None
-    with dask.config.set({"scheduler-address": own_setting}), open_cluster(config, given) as client:
+    given = {"client": user_client, "address": address}.get(way)
+    by_default = user_client.as_current() if way == "default client" else nullcontext()
+    with (
+        by_default,
+        dask.config.set({"scheduler-address": own_setting}),
+        open_cluster(config, given) as client,
+    ):
         assert client is not user_client
         assert client.submit(sum, [1, 2], pure=False).result(timeout=60) == 3
     assert client.status == "closed"
     assert user_client.status == "running"
+
+
+def test_a_cluster_object_is_as_good_as_a_client_and_stays_open() -> None:
+    arguments = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with LocalCluster(**arguments, protocol="tcp://") as cluster:
+        with open_cluster(settings(connect_seconds=30), cluster) as client:
+            assert client.scheduler.address == cluster.scheduler_address
+            assert client.submit(sum, [1, 2], pure=False).result(timeout=60) == 3
+        assert cluster.status.name == "running"
+    with pytest.raises(PlacementError, match="the Dask cluster is closed: expected one that is connected"):
+        open_cluster(settings(), cluster).__enter__()
+
+
+def test_an_asynchronous_client_is_as_good_as_another(user_client: Client) -> None:
+    async def use() -> int:
+        address = user_client.scheduler.address
+        async with Client(address, asynchronous=True, set_as_default=False) as mine:
+            with open_cluster(settings(connect_seconds=30), mine) as client:
+                assert not client.asynchronous
+                result = client.submit(sum, [1, 2], pure=False).result(timeout=60)
+            assert mine.status == "running"
+            return int(result)
+
+    assert asyncio.run(use()) == 3
 
 
 def test_a_client_implies_its_cluster_whatever_the_runtime(user_client: Client) -> None:

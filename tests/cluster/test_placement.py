@@ -59,6 +59,62 @@ def test_where_actor_is_declared_actors_go_nowhere_else() -> None:
     assert all(place.resources == {"ACTOR": 1} for place in placement.actors)
 
 
+def test_a_gpu_is_shared_where_the_learner_asks_for_a_part() -> None:
+    config = Config.model_validate({"actor": {"count": 1}, "learner": {"resources": {"GPU": 0.5}}})
+    workers = [
+        worker(1),
+        worker(2, resources={"GPU": 1}, held={"GPU": 0.5}, holders={"GPU": ("seedflow-ab-learner-0-g0",)}),
+    ]
+    assert plan(workers, config).learner == Place(workers[1].address, "10.0.0.2", {"GPU": 0.5})
+
+
+def test_a_learner_goes_where_the_resource_is_free() -> None:
+    busy = worker(
+        1,
+        resources={"GPU": 1},
+        held={"GPU": 1},
+        holders={"GPU": ("train-model",), "ACTOR": ("another",)},
+        memory_limit=64 * GIB,
+    )
+    assert plan([busy, worker(2, resources={"GPU": 1})], settings(1)).learner.host == "10.0.0.2"
+    with pytest.raises(PlacementError) as error:
+        plan([busy, worker(2, nthreads=8)], settings(1))
+    assert str(error.value) == (
+        "the learner needs {GPU: 1}, and other tasks hold too much of it on every worker that declares it "
+        "(tcp://10.0.0.1:4000): train-model; wait for them, share by learner.resources, or start another "
+        "worker with `dask worker SCHEDULER_ADDRESS --resources GPU=1`"
+    )
+
+
+def test_a_resource_that_nobody_declares_is_named_with_the_flag_to_start_a_worker_with() -> None:
+    config = Config.model_validate({"learner": {"resources": {"GPU": 0.5, "BIGMEM": 2}}})
+    with pytest.raises(PlacementError) as error:
+        plan([worker(1), worker(2, resources={"GPU": 1})], config)
+    assert str(error.value) == (
+        "learner.resources = {GPU: 0.5, BIGMEM: 2}, but no worker of the Dask cluster declares as much; "
+        "start one with `dask worker SCHEDULER_ADDRESS --resources GPU=1,BIGMEM=2`, or change "
+        "learner.resources"
+    )
+
+
+def test_actors_hold_what_the_settings_say() -> None:
+    config = Config.model_validate({"actor": {"count": 4, "resources": {"CPU": 2}}})
+    workers = [worker(1, memory_limit=64 * GIB), worker(2, resources={"CPU": 8}), worker(3)]
+    placement = plan(workers, config)
+    assert [(place.host, place.resources) for place in placement.actors] == [("10.0.0.2", {"CPU": 2})] * 4
+
+
+def test_what_other_runs_hold_is_no_place_and_they_are_named() -> None:
+    other = {"ACTOR": ("seedflow-ab-actor-0-g0", "seedflow-ab-actor-1-g0")}
+    workers = [worker(1), worker(2, resources={"ACTOR": 4}, held={"ACTOR": 2}, holders=other)]
+    assert hosts(plan(workers, settings(count=2)).actors) == ["2", "2"]
+    message = (
+        r"declare ACTOR=4 in all, of which other tasks hold ACTOR=2 \(seedflow-ab-actor-0-g0, seedflow-ab"
+    )
+    with pytest.raises(PlacementError, match=message):
+        plan(workers, settings(count=3))
+
+
 def test_a_learners_worker_that_declares_actor_hosts_actors_too() -> None:
     placement = plan([worker(1, resources={"LEARNER": 1, "ACTOR": 2}), worker(2)], settings(count=2))
     assert hosts(placement.actors) == ["1", "1"]
@@ -137,17 +193,21 @@ def test_what_a_scheduler_says_about_its_workers() -> None:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> list[WorkerInfo]:
-    resources = st.dictionaries(st.sampled_from(["GPU", "LEARNER", "ACTOR"]), st.integers(0, 3))
-    return [
-        worker(
-            number,
-            nthreads=draw(st.integers(1, 4)),
-            memory_limit=draw(st.integers(0, 3)) * GIB,
-            resources=draw(resources),
-            running=draw(st.booleans()),
+    names = st.sampled_from(["GPU", "LEARNER", "ACTOR"])
+    workers = []
+    for number in range(draw(st.integers(0, 6))):
+        resources = draw(st.dictionaries(names, st.integers(0, 3)))
+        workers.append(
+            worker(
+                number,
+                nthreads=draw(st.integers(1, 4)),
+                memory_limit=draw(st.integers(0, 3)) * GIB,
+                resources=resources,
+                running=draw(st.booleans()),
+                held={name: draw(st.integers(0, amount)) for name, amount in resources.items()},
+            )
         )
-        for number in range(draw(st.integers(0, 6)))
-    ]
+    return workers
 
 
 @given(clusters(), st.integers(1, 6))
@@ -160,11 +220,12 @@ def test_a_plan_never_exceeds_what_a_worker_offers(workers: list[WorkerInfo], co
     assert len(placement.actors) == actor_roles(config)
     by_address = {info.address: info for info in workers if info.running}
     for place in (placement.learner, *placement.actors):
-        assert all(by_address[place.worker].resources[name] >= n for name, n in place.resources.items())
+        worker = by_address[place.worker]
+        assert all(worker.resources[k] - worker.held.get(k, 0) >= n for k, n in place.resources.items())
     for address, info in by_address.items():
         hosted = sum(place.worker == address for place in placement.actors)
-        if any(other.has("ACTOR") for other in by_address.values()):
-            assert hosted <= info.resources.get("ACTOR", 0)
+        if any(other.declares({"ACTOR": 1}) for other in by_address.values()):
+            assert hosted <= info.resources.get("ACTOR", 0) - info.held.get("ACTOR", 0)
         elif address == placement.learner.worker:
             assert hosted == (count if len(by_address) == 1 else 0)
         else:

@@ -12,7 +12,17 @@ from typing import Any
 import psutil
 import pytest
 from distributed import Client, Future
-from scripted_runs import MODULES, SPEC, actor_pids, alive, left_over, make_config, processes_of, wait_for
+from scripted_runs import (
+    MODULES,
+    SPEC,
+    actor_pids,
+    alive,
+    learner_pid,
+    left_over,
+    make_config,
+    processes_of,
+    wait_for,
+)
 
 from seedflow.cluster import Run, open_cluster
 from seedflow.cluster.launch import RoleId, RoleResult
@@ -106,7 +116,7 @@ def test_no_log_and_no_page_of_dask_holds_the_token(user_client: Client, tmp_pat
     config = make_config()
     with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
         token = run._start_message["token"]
-        pids = [actor_pids(tmp_path)[0], int((tmp_path / "learner.pid").read_text())]
+        pids = [actor_pids(tmp_path)[0], learner_pid(tmp_path)]
         for pid in pids:
             assert token.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
             assert token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -183,12 +193,35 @@ def test_what_a_restart_cannot_cure_ends_the_run_at_once(user_client: Client, tm
     assert not left_over(tmp_path)
 
 
-def test_a_killed_learner_ends_the_run(user_client: Client, tmp_path: Path) -> None:
+def test_a_killed_learner_starts_again_and_its_actors_hear_where(user_client: Client, tmp_path: Path) -> None:
     config = make_config()
+    notes: list[str] = []
+    with (
+        open_cluster(config, user_client) as client,
+        Run(client, config, SPEC, tmp_path, on_note=notes.append, **MODULES) as run,
+    ):
+        pids = [actor_pids(tmp_path, index) for index in range(2)]
+        os.kill(learner_pid(tmp_path), signal.SIGKILL)
+        learner_pid(tmp_path, generation=1)
+        for index in range(2):
+            told = tmp_path / f"train-{index}.told"
+            wait_for(lambda told=told: told.exists() and told.read_text() == "127.0.0.1:2", told.name)
+        assert run.status().learner_restarts == 1
+        assert run.status().restarts == 0
+        assert all(alive(pid) for pair in pids for pid in pair)
+        (tmp_path / "finish").touch()
+        assert run.wait(timeout=60)
+    assert "the learner was killed by SIGKILL; starting generation 1 from the newest checkpoint" in notes
+    assert not left_over(tmp_path)
+
+
+def test_a_learner_that_keeps_dying_ends_the_run(user_client: Client, tmp_path: Path) -> None:
+    config = make_config(learner={"max_restarts": 1})
     with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
         actor_pids(tmp_path)
-        os.kill(int((tmp_path / "learner.pid").read_text()), signal.SIGKILL)
-        with pytest.raises(RunFailed, match=r"(?s)the learner was killed by SIGKILL.*learner-0-g0.log"):
+        for generation in range(2):
+            os.kill(learner_pid(tmp_path, generation), signal.SIGKILL)
+        with pytest.raises(RunFailed, match=r"(?s)SIGKILL.*more than learner.max_restarts = 1.*learner-0-g1"):
             run.wait(timeout=60)
         assert not left_over(tmp_path)
 

@@ -61,3 +61,8 @@ def test_the_number_of_threads_is_always_explicit() -> None:
 def test_the_words_for_a_role() -> None:
     assert [RoleId(kind).start_role for kind in ("learner", "actor", "eval")] == ["learner", "train", "eval"]
     assert str(replace(LAUNCH, role=RoleId("eval")).role) == "eval-0"
+
+
+def test_only_who_may_sees_a_gpu() -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in role_environment(1)
+    assert role_environment(1, gpu=False)["CUDA_VISIBLE_DEVICES"] == ""

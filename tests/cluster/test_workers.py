@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 from distributed import Client
-from scripted_runs import MODULES, SPEC, actor_pids, alive, left_over, make_config, wait_for
+from scripted_runs import (
+    MODULES,
+    SPEC,
+    actor_pids,
+    alive,
+    learner_pid,
+    left_over,
+    make_config,
+    wait_for,
+)
 
 from seedflow.cluster import Run, open_cluster
 from seedflow.config import Config
-from seedflow.errors import RunFailed
 
 
 @pytest.fixture
@@ -66,10 +74,35 @@ def test_a_retired_worker_takes_its_actor_along_in_order(
     assert not left_over(tmp_path)
 
 
-def test_a_learner_whose_worker_dies_ends_the_run(config: Config, admin: Client, tmp_path: Path) -> None:
+def test_a_learner_whose_worker_dies_is_placed_again_and_its_actor_stays(
+    config: Config, admin: Client, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    with (
+        open_cluster(config) as client,
+        Run(client, config, SPEC, tmp_path, on_note=notes.append, **MODULES) as run,
+    ):
+        pids = actor_pids(tmp_path, 0)
+        first = learner_pid(tmp_path)
+        os.kill(worker_pid(admin, run, 0), signal.SIGKILL)
+        learner_pid(tmp_path, generation=1)
+        told = tmp_path / "train-0.told"
+        wait_for(lambda: told.exists() and told.read_text() == "127.0.0.1:2", "the actor hears of it")
+        assert all(alive(pid) for pid in pids)
+        assert any("the learner was lost with its worker tcp://" in note for note in notes)
+        wait_for(lambda: not alive(first), "the first learner, an orphan, is gone")
+        (tmp_path / "finish").touch()
+        assert run.wait(timeout=60)
+    wait_for(lambda: not left_over(tmp_path), "every role is gone")
+
+
+def test_a_retired_worker_hands_its_learner_on(config: Config, admin: Client, tmp_path: Path) -> None:
     with open_cluster(config) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
         actor_pids(tmp_path, 0)
-        os.kill(worker_pid(admin, run, 0), signal.SIGKILL)
-        with pytest.raises(RunFailed, match="the learner was lost with its worker tcp://"):
-            run.wait(timeout=60)
-        wait_for(lambda: not left_over(tmp_path), "every role is gone")
+        first = learner_pid(tmp_path)
+        admin.retire_workers([run.status().learner.worker], close_workers=True, remove=True)
+        learner_pid(tmp_path, generation=1)
+        wait_for(lambda: not alive(first), "the first learner has ended")
+        wait_for(lambda: run.status().phase == "running", "the run goes on")
+        assert (run.status().learner_restarts, run.status().restarts) == (1, 0)
+    wait_for(lambda: not left_over(tmp_path), "every role is gone")

@@ -195,7 +195,7 @@ def test_a_node_that_crashes_takes_its_actors_along_and_the_run_goes_on(lab: Slu
         assert lab.until_over(job, PATIENCE) == "FAILED"
         assert lab.exit_code(job) == 75  # saved; requeueing is off
         check_goes_on(place.run_dir)
-        until(lambda: not lab.of_jobs(), "the job's processes to end", GONE_SECONDS)
+        check_gone(lab)
     finally:
         lab.revive(victim)
 
@@ -243,6 +243,14 @@ def test_only_the_learner_of_a_heterogeneous_job_sees_the_gpu(lab: SlurmLab, pla
     place.check_gone(cancelled=True)
 
 
+def check_gone(lab: SlurmLab) -> None:
+    """No process of a job is left, or soon is not."""
+    try:
+        until(lambda: not lab.of_jobs(), "the jobs' processes to end", GONE_SECONDS)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {lab.of_jobs()}") from None
+
+
 def test_actors_in_jobs_of_their_own_come_and_go(lab: SlurmLab, place: Place) -> None:
     (job,) = place.submit("actor.count=3", ENDLESS, "--nodes", "2", "--cpus-per-node", "1", "--elastic")
 
@@ -258,7 +266,7 @@ def test_actors_in_jobs_of_their_own_come_and_go(lab: SlurmLab, place: Place) ->
     lab.run("scancel", job)
     assert lab.until_over(job, PATIENCE) == "CANCELLED"
     until(lambda: lab.run("squeue", "-h").split() == [], "the actors' jobs to end", GONE_SECONDS)
-    until(lambda: not lab.of_jobs(), "their processes to end", GONE_SECONDS)
+    check_gone(lab)
     assert progress(place.run_dir)["agent_steps"] >= 1500
     check_goes_on(place.run_dir)
 
@@ -289,7 +297,7 @@ def test_every_rank_of_a_runner_script_ends_with_0(lab: SlurmLab, tmp_path: Path
     assert {int(path.read_text()) for path in tmp_path.glob("code-*")} == {0}, said
     assert len(list(tmp_path.glob("code-*"))) == 5
     assert progress(tmp_path / "run")["agent_steps"] >= 10000
-    until(lambda: not lab.of_jobs(), "every rank to end", GONE_SECONDS)
+    check_gone(lab)
 
 
 def test_what_slurm_has_is_told_by_the_doctor(lab: SlurmLab) -> None:
@@ -360,7 +368,7 @@ def test_two_users_jobs_on_one_node_do_not_meet(lab: SlurmLab) -> None:
     for job in jobs.values():
         lab.run("scancel", "--batch", "--signal=USR1", job)
         assert (lab.until_over(job, PATIENCE), lab.exit_code(job)) == ("FAILED", 75)
-    until(lambda: not lab.of_jobs(), "the jobs' processes to end", GONE_SECONDS)
+    check_gone(lab)
     assert all(progress(run_dir)["agent_steps"] > 0 for run_dir in runs.values())
     left = [path for place in ("/dev/shm", "/tmp") for path in Path(place).iterdir()]
     assert not [path for path in left if path.lstat().st_uid in [user["user"] for user in users.values()]]

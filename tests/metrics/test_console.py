@@ -82,6 +82,15 @@ def test_time_left_follows_a_smoothed_speed_and_is_a_dash_while_there_is_none(
     assert left == ["- left", "1:20 left", "1:02 left", "1:02 left", "0:00 left"]
 
 
+def test_a_run_that_stands_still_for_long_has_no_end_in_sight(out: io.StringIO, clock: FakeClock) -> None:
+    with Console(1000, "plain", file=out, clock=clock) as console:
+        console.write(100, {"rate/agent_steps_per_second": 10.0})
+        for _ in range(60):
+            console.write(100, {"rate/agent_steps_per_second": 0.0})
+    left = [line.split(" | ")[1] for line in out.getvalue().splitlines()]
+    assert (left[0], left[-1]) == ("1:30 left", "- left")
+
+
 def test_progress_is_complete_only_when_nothing_is_left(out: io.StringIO, clock: FakeClock) -> None:
     with Console(1000, "plain", file=out, clock=clock) as console:
         console.write(999, {})

@@ -77,6 +77,18 @@ def steps(run_dir: Path) -> float:
     return float(records[-1]["steps/agent"]) if records else 0.0
 
 
+def learner_restarts(run_dir: Path) -> float:
+    """How often the learner of the last report was placed again; -1 without a report."""
+    records = metrics(run_dir)
+    return float(records[-1]["learner/restarts"]) if records else -1.0
+
+
+def resumptions(run_dir: Path) -> list[int]:
+    """Agent steps of the checkpoints from which learners went on."""
+    lines = (run_dir / METRICS_FILE).read_text().splitlines()
+    return [record["step"] for record in map(json.loads, lines) if record.get("event") == "resumed"]
+
+
 def manifests(run_dir: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted((run_dir / "checkpoints" / "manifests").glob("*.json"))

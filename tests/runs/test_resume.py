@@ -14,7 +14,8 @@ def test_a_resumed_run_goes_on_from_its_counters(launch: Launcher, runtime: str)
     first = launch.train("train.total_agent_steps=600", *settings)
     assert first.end() == 0, first.err
     saved, reported = progress(run_dir), metrics(run_dir)
-    assert reported[-1]["loss/learning_rate"] < 0.009
+    # The last record may come right after another one, without an update between them.
+    assert [r["loss/learning_rate"] for r in reported if "loss/learning_rate" in r][-1] < 0.009
 
     refused = launch.train("train.total_agent_steps=600")
     assert refused.end() == 2

@@ -13,7 +13,7 @@ def main(channel: RoleChannel) -> int:
     start = channel.start
     script = start["config"]["env"]["kwargs"]
     run_dir, index, generation = Path(start["run_dir"]), start["index"], start["generation"]
-    assert start["endpoint"] == {"socket": None, "gateway": "127.0.0.1:1"}
+    assert start["endpoint"]["gateway"].startswith("127.0.0.1:")
     if script.get("actor") == "raise" and index == 1:
         raise LookupError("no such level: 99")
     if script.get("actor") == "hopeless":
@@ -21,12 +21,15 @@ def main(channel: RoleChannel) -> int:
         return 3
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     up = run_dir / f"{start['role']}-{index}-g{generation}.up"
-    up.with_suffix(".tmp").write_text(f"{os.getpid()} {child.pid} {os.environ['OMP_NUM_THREADS']}")
+    up.with_suffix(".tmp").write_text(
+        f"{os.getpid()} {child.pid} {os.environ['OMP_NUM_THREADS']} {os.environ.get('CUDA_VISIBLE_DEVICES')}"
+    )
     up.with_suffix(".tmp").rename(up)
     channel.send({"kind": "state", "state": "running"})
     while not (run_dir / "finish").exists() and not channel.stop_requested.wait(0.05):
-        pass
-    channel.send({"kind": "done", "reason": "finished"})
+        if channel.endpoint is not None:
+            (run_dir / f"{start['role']}-{index}.told").write_text(channel.endpoint["gateway"])
+    channel.send({"kind": "done", "reason": "finished" if (run_dir / "finish").exists() else "stopped"})
     return 0
 
 

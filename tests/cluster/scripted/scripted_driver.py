@@ -1,4 +1,7 @@
-"""A driver of a scripted run: ``python scripted_driver.py RUN_DIR [SCHEDULER]``; says how far it is."""
+"""A driver of a scripted run, which says how far it is.
+
+``python scripted_driver.py RUN_DIR [SCHEDULER [outlives]]``
+"""
 
 import sys
 from pathlib import Path
@@ -16,8 +19,9 @@ def main() -> None:
     print("begun", flush=True)
     with open_cluster(config) as client:
         print("connected", flush=True)
-        with Run(client, config, SPEC, run_dir, on_note=print, **MODULES) as run:
-            print("started", flush=True)
+        outlives = "outlives" in sys.argv
+        with Run(client, config, SPEC, run_dir, outlives_driver=outlives, on_note=print, **MODULES) as run:
+            print("started", *([run.id] if outlives else []), flush=True)
             run.wait()
     print("ended", flush=True)
 

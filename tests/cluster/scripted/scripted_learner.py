@@ -10,19 +10,21 @@ from seedflow.roles import RoleChannel, run_role
 def main(channel: RoleChannel) -> int:
     script = channel.start["config"]["env"]["kwargs"]
     run_dir = Path(channel.start["run_dir"])
-    (run_dir / "learner.pid").write_text(str(os.getpid()))
+    generation = channel.start["generation"]
+    (run_dir / f"learner-g{generation}.pid").write_text(str(os.getpid()))
     (run_dir / "learner.env").write_text(f"{os.environ['OMP_NUM_THREADS']} {channel.start['host']}")
+    (run_dir / "learner.gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
     if script.get("learner") == "silent":
         print("loading weights that never come", file=sys.stderr)
         channel.stop_requested.wait(60)
         return 0
-    channel.send({"kind": "endpoint", "endpoint": {"socket": None, "gateway": "127.0.0.1:1"}})
+    channel.send({"kind": "endpoint", "endpoint": {"socket": None, "gateway": f"127.0.0.1:{1 + generation}"}})
     channel.send({"kind": "state", "state": "running"})
     channel.send({"kind": "metrics", "values": {"steps/agent": 7.0}})
     while not (run_dir / "finish").exists() and not channel.stop_requested.wait(0.05):
         pass
     (run_dir / "learner.stopped").write_text("in order")
-    channel.send({"kind": "done", "reason": "total_agent_steps"})
+    channel.send({"kind": "done", "reason": "finished" if (run_dir / "finish").exists() else "stopped"})
     return 0
 
 

@@ -48,8 +48,13 @@ def actor_pids(run_dir: Path, index: int = 0, generation: int = 0, role: str = "
 def processes_of(run_dir: Path) -> set[int]:
     """Every process id that a scripted role of this run has told."""
     pids = [int(word) for path in run_dir.glob("*.up") for word in path.read_text().split()[:2]]
-    learner = run_dir / "learner.pid"
-    return {*pids, *([int(learner.read_text())] if learner.exists() else [])}
+    return {*pids, *(int(path.read_text() or 0) for path in run_dir.glob("learner-g*.pid"))}
+
+
+def learner_pid(run_dir: Path, generation: int = 0) -> int:
+    """Process id of the learner, once it is up."""
+    path = run_dir / f"learner-g{generation}.pid"
+    return int(wait_for(lambda: path.exists() and path.read_text(), path.name))
 
 
 def alive(pid: int) -> bool:
