@@ -6,14 +6,14 @@ roles are started elsewhere.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client
 
+from seedflow.cluster.asking import run_on
 from seedflow.cluster.launch import Launch
 from seedflow.cluster.placement import Place
 from seedflow.cluster.registry import adopt_roles, tell_endpoint
@@ -74,23 +74,14 @@ def _host(role: Mapping[str, Any], launch: Launch) -> str:
     return str(role["started"]["host"]) if role["started"] else launch.worker
 
 
-def _ask(client: Client, workers: Iterable[str], function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Run a function on each worker at once; what they return, without those that do not answer."""
-
-    async def ask(worker: str) -> Any:
-        asked = client._run(function, *arguments, workers=[worker], on_error="raise")
-        answers = await asyncio.wait_for(asked, ANSWER_SECONDS)
-        return answers[worker]
-
-    async def ask_all() -> list[Any]:
-        return await asyncio.gather(*(ask(worker) for worker in workers), return_exceptions=True)
-
-    try:
-        answers = client.sync(ask_all, callback_timeout=4 * ANSWER_SECONDS)
-    except TimeoutError:
-        logger.warning("the scheduler has passed no question on to %s", ", ".join(workers))
-        return []
-    for worker, answer in zip(workers, answers, strict=True):
+def _ask(
+    client: Client, workers: Collection[str], function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    """What a function returns on each worker, without those that do not answer."""
+    found = []
+    for worker, answer in run_on(client, workers, function, *arguments, seconds=ANSWER_SECONDS).items():
         if isinstance(answer, BaseException):
-            logger.info("worker %s does not answer: %r", worker, answer)
-    return [answer for answer in answers if not isinstance(answer, BaseException)]
+            logger.warning("worker %s does not answer: %r", worker, answer)
+        else:
+            found.append(answer)
+    return found

@@ -11,7 +11,8 @@ from typing import Any
 
 from distributed import Client
 
-from seedflow.cluster.survey import run_on
+from seedflow.cluster.asking import run_on
+from seedflow.cluster.survey import REPLY_SECONDS
 from seedflow.errors import PlacementError
 
 LISTEN_SECONDS = 60.0
@@ -43,16 +44,18 @@ def check_reach(
     if not actors:
         return
     name = f"_seedflow_{secrets.token_hex(4)}"
-    bound = run_on(client, [learner], _listen(name, interface, ports, LISTEN_SECONDS))[learner]
+    bound = run_on(client, [learner], _listen(name, interface, ports, LISTEN_SECONDS), seconds=REPLY_SECONDS)[
+        learner
+    ]
     if isinstance(bound, Exception):
         raise PlacementError(
             f"the learner's worker {learner} cannot listen for its actors: {bound}"
         ) from bound
     host, port = bound
     try:
-        answers = run_on(client, actors, _connect(host, port, name, CONNECT_SECONDS))
+        answers = run_on(client, actors, _connect(host, port, name, CONNECT_SECONDS), seconds=REPLY_SECONDS)
     finally:
-        run_on(client, [learner], _close(name))
+        run_on(client, [learner], _close(name), seconds=REPLY_SECONDS)
     failed = {address: error for address, error in answers.items() if error is not None}
     if failed:
         reasons = "; ".join(f"{address}: {error}" for address, error in failed.items())

@@ -19,7 +19,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from seedflow.cluster.placement import Place, WorkerInfo
-from seedflow.cluster.resources import ACTOR
+from seedflow.cluster.resources import ACTOR, flag
+from seedflow.errors import PlacementError
 
 
 @dataclass(frozen=True)
@@ -39,22 +40,24 @@ class Again:
     shared: bool
 
 
-def place_again(workers: Iterable[WorkerInfo], before: Place, occupied: Collection[str]) -> Again | None:
-    """The best place for a learner that was at `before`; None where no running worker offers it.
+def place_again(workers: Iterable[WorkerInfo], before: Place, occupied: Collection[str]) -> Again:
+    """The best place for a learner that was at `before`.
 
     Parameters
     ----------
     occupied
         Addresses of the workers on which actors of the run are.
+
+    Raises
+    ------
+    PlacementError
+        If no running worker offers what the learner held.
     """
     running = [worker for worker in workers if worker.running]
-    fit = [
-        worker
-        for worker in running
-        if all(worker.resources.get(name, 0) >= amount for name, amount in before.resources.items())
-    ]
+    fit = [worker for worker in running if worker.declares(before.resources)]
     if not fit:
-        return None
+        offers = f" that declares {flag(before.resources)}, as the learner's did" if before.resources else ""
+        raise PlacementError(f"the learner was lost and there is no running worker{offers}; start one")
 
     def rank(worker: WorkerInfo) -> tuple[bool, bool, float, int, str]:
         memory = worker.memory_limit or float("inf")

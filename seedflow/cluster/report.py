@@ -69,6 +69,20 @@ def describe(result: RoleResult, worker: str | None = None) -> str:
     return f"ended with exit code {result.exit_code} and without an exception"
 
 
+def describe_late(worker: str | None, begun: bool, seconds: float) -> str:
+    """Why a learner that was not up in time may not have been."""
+    if begun:
+        return (
+            f"the learner was not ready within {seconds:g} s (cluster.learner_seconds); "
+            "its log shows how far it came"
+        )
+    return (
+        f"the learner's task has not begun on worker {worker} within {seconds:g} s "
+        "(cluster.learner_seconds): other tasks hold the worker's threads or the "
+        "resource; use a worker that is free, or wait longer"
+    )
+
+
 def obituary(result: RoleResult, what: str, generation: int) -> Obituary | None:
     """What the next generation of an actor tells the learner about one that could not tell itself.
 

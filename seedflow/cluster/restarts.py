@@ -63,9 +63,14 @@ class RestartPolicy:
         return float(min(FIRST_DELAY * 2 ** (own - 1), LONGEST_DELAY))
 
 
+def speaks_of_others(failed: Mapping[str, Any] | None) -> bool:
+    """Whether a role failed by no fault of its own, as an actor that looked for its learner in vain."""
+    return failed is not None and failed.get("exception") in OF_OTHERS
+
+
 def exception_text(failed: Mapping[str, Any] | None) -> str | None:
     """What identifies an exception: its type and identity; None if it speaks of somebody else."""
-    if failed is None or failed.get("exception") in OF_OTHERS:
+    if failed is None or speaks_of_others(failed):
         return None
     message = failed.get("identity", failed.get("message"))
     if message is None:

@@ -24,8 +24,8 @@ from seedflow.actor.start import Obituary
 from seedflow.cluster.launch import Note, RoleId, RoleResult
 from seedflow.cluster.placement import Placement, WorkerInfo, free_places, plan
 from seedflow.cluster.replacement import place_again
-from seedflow.cluster.report import Failure, describe, error_of, obituary
-from seedflow.cluster.restarts import OF_OTHERS, RestartPolicy, exception_text
+from seedflow.cluster.report import Failure, describe, describe_late, error_of, obituary
+from seedflow.cluster.restarts import RestartPolicy, exception_text, speaks_of_others
 from seedflow.cluster.slot import Announce, Cancel, Command, Found, Slot, Submit
 from seedflow.cluster.status import Phase, RoleStatus
 from seedflow.config import Config
@@ -247,7 +247,7 @@ class Roster:
         if now < self._learner.not_before:
             return
         try:
-            placed = self._first_place() if self._placement is None else self._next_place(now)
+            placed = plan(self._workers, self.config) if self._placement is None else self._next_place(now)
         except PlacementError as error:
             if now >= self._deadline:
                 seconds = self.config.cluster.worker_seconds
@@ -263,19 +263,12 @@ class Roster:
         self.phase, self._deadline = "starting", now + self.config.cluster.learner_seconds
         self._commands.append(self._learner.begin(placed.learner, self._learner.generation))
 
-    def _first_place(self) -> Placement:
-        return plan(self._workers, self.config)
-
     def _next_place(self, now: float) -> Placement | None:
         """Where the lost learner goes; None: it waits for a better place."""
         assert self._placement is not None
         before = self._placement.learner
         occupied = {slot.worker for slot in self._actors if slot.live and slot.worker}
         again = place_again(self._workers, before, occupied)
-        if again is None:
-            needs = ", ".join(f"{name}={amount:g}" for name, amount in before.resources.items())
-            offers = f" that declares {needs}, as the learner's did" if needs else ""
-            raise PlacementError(f"the learner was lost and there is no running worker{offers}; start one")
         if again.crowded and now < self._learner.not_before + CROWDING_SECONDS:
             return None
         return Placement(again.place, (), again.shared)
@@ -335,19 +328,9 @@ class Roster:
             self._judge(slot, what, self._policy.failed(role, None, now), now)
 
     def _learner_late(self, now: float) -> None:
-        seconds = self.config.cluster.learner_seconds
-        if self._learner.attempt is None:
-            headline = (
-                f"the learner's task has not begun on worker {self._learner.worker} within {seconds:g} s "
-                "(cluster.learner_seconds): other tasks hold the worker's threads or the resource; "
-                "use a worker that is free, or wait longer"
-            )
-        else:
-            headline = (
-                f"the learner was not ready within {seconds:g} s (cluster.learner_seconds); "
-                "its log shows how far it came"
-            )
-        if self.endpoint is None or self._learner.attempt is None:
+        seconds, begun = self.config.cluster.learner_seconds, self._learner.attempt is not None
+        headline = describe_late(self._learner.worker, begun, seconds)
+        if self.endpoint is None or not begun:
             self._fail(self._learner, headline, now)
         else:
             self._judge_learner(headline, None, now)
@@ -395,7 +378,7 @@ class Roster:
         failed = result.failed
         if result.outcome == "ended" and result.exit_code == EXIT_DONE and result.done == FINISHED:
             slot.state = "ended"
-        elif result.outcome == "left" or (self.phase != "running" and _looked_in_vain(failed)):
+        elif result.outcome == "left" or (self.phase != "running" and speaks_of_others(failed)):
             self._start_again(slot, what, 0.0, now)
         elif result.outcome in ("lost", "stopped"):
             # A worker's end is not its actors' fault, unless it comes again: they may use up its memory.
@@ -432,8 +415,3 @@ class Roster:
                     self.notices.append(f"{slot.role} on {slot.host or slot.worker} did not confirm its end")
         if not any(slot.live for slot in self._slots.values()):
             self.phase = "ended"
-
-
-def _looked_in_vain(failed: Mapping[str, Any] | None) -> bool:
-    """Whether an actor has given up looking for its learner; that is no fault of its own."""
-    return failed is not None and failed.get("exception") in OF_OTHERS

@@ -10,19 +10,18 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from distributed import Client
 
 from seedflow.cluster.adoption import Adoption, announce, find_roles
-from seedflow.cluster.launch import Launch, Note, RoleId, RoleResult
+from seedflow.cluster.launch import Kind, Note, RoleId, RoleResult
+from seedflow.cluster.launches import Launches
 from seedflow.cluster.logs import MARKER, collect
 from seedflow.cluster.placement import WorkerInfo, workers_of
 from seedflow.cluster.preflight import Preflight
 from seedflow.cluster.report import Failure
-from seedflow.cluster.resources import GPU
 from seedflow.cluster.roster import STOP_MARGIN, Announce, Cancel, Roster, Submit
 from seedflow.cluster.status import RunStatus
 from seedflow.cluster.tasks import REPLY_SECONDS, RoleTasks, forget_events
@@ -113,8 +112,7 @@ class Run:
         self.dir = Path(run_dir).resolve()
         self._client = client
         self._config = config
-        self._modules = {"learner": learner_module, "actor": actor_module, "eval": actor_module}
-        self._start_message: dict[str, Any] = {
+        start = {
             "config": config.model_dump(mode="json"),
             "spec": spec.to_json(),
             "token": secrets.token_hex(32),
@@ -125,12 +123,14 @@ class Run:
             "restore_replay": restore_replay,
             "run": self.id,
         }
+        modules: dict[Kind, str] = {"learner": learner_module, "actor": actor_module, "eval": actor_module}
+        outlives = outlives_driver or adoption is not None
+        self._launches = Launches(config, self.id, self.dir, client.id, modules, start, keep_logs=outlives)
         self._adoption, self._stop_wanted = adoption, stop_wanted
         self.stopped_on_request = False
         self._on_metrics = on_metrics
         self._tell, self._on_status = on_note, on_status
         self._preflight = preflight
-        self._outlives = outlives_driver or adoption is not None
         self._marker = self.dir / f"{MARKER}{self.id}"
         self._metrics: Mapping[str, float] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -358,7 +358,8 @@ class Run:
 
     def _submit(self, command: Submit) -> None:
         if self._approved(command):
-            self._tasks.submit(self._launch(command), command.place)
+            launch = self._launches.of(command, self._roster.endpoint, self._roster.attempt)
+            self._tasks.submit(launch, command.place)
 
     def _adopt(self, adoption: Adoption) -> None:
         """Go on with the roles that live: what they were started with, their states, their tasks.
@@ -374,44 +375,12 @@ class Run:
         found, launches = find_roles(self._client, [worker.address for worker in workers], self.id)
         if not found:
             raise RunFailed("none of its processes is left on the Dask cluster")
-        known = self._start_message.keys()
-        self._start_message = {key: value for key, value in launches[0].start.items() if key in known}
+        self._launches.go_on_as(launches[0])
         for launch in launches:
             self._tasks.adopt(launch)
         now = time.monotonic()
         self._roster.see_workers(workers, now)
         self._roster.adopt(found, adoption.generations, now)
-
-    def _launch(self, command: Submit) -> Launch:
-        role, config = command.role, self._config
-        learner = role.kind == "learner"
-        start = {
-            **self._start_message,
-            "role": role.start_role,
-            "index": role.index,
-            "generation": command.generation,
-        }
-        if learner:
-            start["host"] = config.rpc.interface
-        else:
-            start["endpoint"] = self._roster.endpoint
-            start["attempt"] = self._roster.attempt
-            start["before"] = None if command.before is None else asdict(command.before)
-        return Launch(
-            run=self.id,
-            role=role,
-            generation=command.generation,
-            module=self._modules[role.kind],
-            start=start,
-            worker=command.place.worker,
-            resources=dict(command.place.resources),
-            topic=self._client.id,
-            log_path=str(self.dir / "logs" / f"{role}-g{command.generation}.log"),
-            threads=config.train.torch_threads if learner else 1,
-            grace=config.cluster.stop_seconds if learner else config.actor.stop_seconds,
-            gpu=learner or GPU in (config.actor.resources or {}),
-            keep_log=self._outlives,
-        )
 
     def _let_go(self) -> None:
         """Leave nothing of the run on the cluster."""

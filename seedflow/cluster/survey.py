@@ -7,21 +7,19 @@ behind.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed import Client
 
 import seedflow
+from seedflow.cluster.asking import ask, run_on
 from seedflow.cluster.placement import WorkerInfo
 from seedflow.errors import PlacementError
 
 REPLY_SECONDS = 30.0
 """How long a worker may take to answer a question."""
-MOST_AT_ONCE = 32
-"""Workers that are asked at the same time."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,9 @@ def pythons(client: Client, workers: Sequence[str]) -> dict[str, str]:
     """
     assert client.scheduler is not None
     broadcast = client.scheduler.broadcast
-    answers = _ask(client, workers, lambda address: broadcast(msg={"op": "versions"}, workers=[address]))
+    answers = ask(
+        client, workers, lambda address: broadcast(msg={"op": "versions"}, workers=[address]), REPLY_SECONDS
+    )
     return {address: _minor(answer["host"]["python"]) for address, answer in _all(answers).items()}
 
 
@@ -83,14 +83,14 @@ def survey(client: Client, workers: Sequence[str], packages: Iterable[str], mark
         If a worker does not answer.
     """
     question = _question(seedflow.__version__, tuple(packages), marker)
-    answers = run_on(client, workers, question)
+    answers = run_on(client, workers, question, seconds=REPLY_SECONDS)
     return {address: Survey(**answer) for address, answer in _all(answers).items()}
 
 
 def with_held_resources(client: Client, workers: Sequence[WorkerInfo], run: str) -> tuple[WorkerInfo, ...]:
     """The workers, and what tasks that are not of this run hold of their resources, where they answer."""
     declaring = [worker.address for worker in workers if worker.resources]
-    answers = run_on(client, declaring, _holding(f"seedflow-{run}-"))
+    answers = run_on(client, declaring, _holding(f"seedflow-{run}-"), seconds=REPLY_SECONDS)
     told = {address: answer for address, answer in answers.items() if not isinstance(answer, Exception)}
     return tuple(
         replace(worker, held=told[worker.address][0], holders=told[worker.address][1])
@@ -98,13 +98,6 @@ def with_held_resources(client: Client, workers: Sequence[WorkerInfo], run: str)
         else worker
         for worker in workers
     )
-
-
-def run_on(
-    client: Client, workers: Sequence[str], function: Callable[..., Any], **given: Any
-) -> dict[str, Any]:
-    """Run a function on workers, beside their tasks; what each returns, or its exception."""
-    return _ask(client, workers, lambda address: client._run(function, workers=[address], **given))
 
 
 def look_for_versions(packages: Iterable[str]) -> dict[str, str | None]:
@@ -191,21 +184,6 @@ def _holding(own: str) -> Callable[..., Any]:
         return {name: amount for name, amount in held.items() if amount > 1e-9}, holders
 
     return seedflow_resources
-
-
-def _ask(client: Client, workers: Sequence[str], ask: Callable[[str], Awaitable[Any]]) -> dict[str, Any]:
-    """Ask each worker by itself: one that is frozen shall not keep the others from being heard."""
-
-    async def ask_all() -> list[Any]:
-        few = asyncio.Semaphore(MOST_AT_ONCE)
-
-        async def one(address: str) -> Any:
-            async with few:
-                return (await asyncio.wait_for(ask(address), REPLY_SECONDS))[address]
-
-        return await asyncio.gather(*map(one, workers), return_exceptions=True)
-
-    return dict(zip(workers, client.sync(ask_all), strict=True)) if workers else {}
 
 
 def _all(answers: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -129,7 +129,8 @@ def test_without_any_worker_in_time_the_run_ends() -> None:
 
 def test_a_learner_that_held_a_gpu_waits_for_one() -> None:
     gpu = Place("tcp://10.0.0.1:1", "10.0.0.1", {"GPU": 1})
-    assert place_again(WORKERS, gpu, ()) is None
+    with pytest.raises(PlacementError, match="no running worker that declares GPU=1, as the learner's did"):
+        place_again(WORKERS, gpu, ())
     offer = WorkerInfo("tcp://10.0.0.7:1", "10.0.0.7", resources={"GPU": 1, "ACTOR": 2})
     again = place_again([*WORKERS, offer], gpu, {offer.address})
     assert again is not None

@@ -115,7 +115,7 @@ def test_threads_and_address_of_the_roles(user_client: Client, tmp_path: Path) -
 def test_no_log_and_no_page_of_dask_holds_the_token(user_client: Client, tmp_path: Path) -> None:
     config = make_config()
     with open_cluster(config, user_client) as client, Run(client, config, SPEC, tmp_path, **MODULES) as run:
-        token = run._start_message["token"]
+        token = run._launches._start["token"]
         pids = [actor_pids(tmp_path)[0], learner_pid(tmp_path)]
         for pid in pids:
             assert token.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
@@ -135,7 +135,7 @@ def test_every_run_has_a_token_of_its_own_of_256_bits_that_it_does_not_show(
     user_client: Client, tmp_path: Path
 ) -> None:
     runs = [Run(user_client, make_config(), SPEC, tmp_path) for _ in range(2)]
-    tokens = [run._start_message["token"] for run in runs]
+    tokens = [run._launches._start["token"] for run in runs]
     assert tokens[0] != tokens[1]
     assert [len(bytes.fromhex(token)) for token in tokens] == [32, 32]
     assert not any(token in repr(run) for token, run in zip(tokens, runs, strict=True))

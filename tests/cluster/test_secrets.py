@@ -54,7 +54,7 @@ def test_no_page_of_the_dashboard_no_stream_and_no_process_list_shows_the_token(
         open_cluster(config, user_client) as client,
         Run(client, config, SPEC, tmp_path, **MODULES) as run,
     ):
-        token = run._start_message["token"]
+        token = run._launches._start["token"]
         actor_pids(tmp_path)
         shown = pages(user_client, f"seedflow-{run.id}-actor-0-g0")
         stacks = repr(user_client.call_stack())

@@ -158,7 +158,7 @@ import seedflow
 if __name__ == "__main__":
     config = seedflow.load_config("tiny.yaml", ["rpc.path=auto", "train.total_agent_steps=1000000000"])
     with seedflow.train(config, run_dir="run", block=False) as run:
-        token = run._run._start_message["token"]
+        token = run._run._launches._start["token"]
         scheduler = run._run._client.scheduler.address
         Path("told").write_text(f"{token} {scheduler} {run._run._roster.endpoint['socket']}")
         while not Path("stop").exists() and not run.wait(0.2):
