@@ -125,6 +125,8 @@ def measure(actors: int, every: float, seconds: float) -> dict[str, Any]:
             wall = time.monotonic() - began
             learner, relayed = cpu_seconds(own) - before[0], cpu_seconds(child) - before[1]
             counts = server.counts()
+            if counts.active != actors:
+                raise SystemExit(f"{counts.active} of {actors} actors are left: this measured something else")
             simulation.stdin.close()
             memory = child.memory_info().rss
             while simulation.poll() is None:

@@ -1,8 +1,8 @@
 """What a run costs its driver and the scheduler: ``python -m benchmarks.placement --workers 64``.
 
 The scheduler is a process of its own. The workers, each with one thread, share another one, which is as many
-as the scheduler sees and less than as many machines would have; each hosts one real actor with a cheap
-synthetic environment, and one the learner. Measured are the time until all actors step, and then the CPU
+as the scheduler sees and less than as many machines would have; each hosts one real actor, whose environment
+waits out each step, and one the learner. Measured are the time until all actors step, and then the CPU
 seconds of driver and scheduler for each second of the run.
 """
 
@@ -18,22 +18,41 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import psutil
 from distributed import Client, Worker
+from numpy.typing import NDArray
 
 import seedflow
 from seedflow.config import Config, parse_config
 
 PATIENCE = 1800.0
+STEP_SECONDS = 0.5
+
+
+class Slow(gym.Env[NDArray[np.float32], int]):
+    """Waits out each step and costs nothing."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        time.sleep(STEP_SECONDS)
+        return np.zeros(4, np.float32), 1.0, False, False, {}
 
 
 def config_for(actors: int) -> Config:
     """Actors that step little: it is their number that counts."""
-    kwargs = {"observation_shape": [4], "observation_dtype": "float32", "num_actions": 2, "step_ms": 20.0}
     return parse_config(
         {
             "runtime": "cluster",
-            "env": {"id": "seedflow/Synthetic-v0", "kwargs": kwargs},
             "actor": {"count": actors, "groups": 1, "envs_per_group": 1, "env_timeout_seconds": None},
             "inference": {"lease_seconds": 600.0},
             "network": {"hidden": [16]},
@@ -79,7 +98,9 @@ def measure(workers: int, seconds: float, directory: Path) -> dict[str, Any]:
             idle = _rates(scheduler.pid, seconds)
             began, before = time.monotonic(), (cpu_seconds(), cpu_seconds(scheduler.pid))
             config = config_for(workers - 1)
-            with seedflow.train(config, client=client, run_dir=directory / "run", block=False) as run:
+            with seedflow.train(
+                config, client=client, run_dir=directory / "run", env_fn=Slow, block=False
+            ) as run:
                 placed = time.monotonic() - began
                 while any(role.state != "running" for role in run.status().roles):
                     time.sleep(0.05)

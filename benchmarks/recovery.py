@@ -108,7 +108,8 @@ def all_faults(run: Training) -> list[Recovery]:
         host = run.host_of(address)
         host.cut()
         gone = run.until_gone(address)
-        cut_off.append(host)
+        host.heal()
+        host.worker()  # those that were cut off have ended for good
         return gone
 
     def kill_driver() -> float:
@@ -120,7 +121,6 @@ def all_faults(run: Training) -> list[Recovery]:
         until(lambda: in_use(run.dir), "another driver")
         return 0.0
 
-    cut_off = []  # type: ignore[var-annotated]
     found = [
         measure(run, "actor's worker killed", lambda: kill_worker("actor-0"), "actor-0"),
         measure(run, "gateway killed", kill_gateway),
@@ -131,8 +131,6 @@ def all_faults(run: Training) -> list[Recovery]:
         measure(run, "driver killed, run attached to again", kill_driver),
         measure(run, "learner's host cut off", lambda: cut("learner-0"), "learner-0"),
     ]
-    for host in cut_off:
-        host.heal()
     run.program("stop", str(run.dir))
     run.check_history()
     return found
