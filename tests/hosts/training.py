@@ -166,6 +166,17 @@ class Training:
         until(lambda: address not in self.workers(), f"{address} to be dropped", seconds)
         return time.time()
 
+    def make_room_without(self, host: Host) -> None:
+        """Have workers for the learner and every actor on the other hosts."""
+
+        def elsewhere() -> int:
+            return sum(self.host_of(address) is not host for address in self.workers())
+
+        others = [other for other in self.lab.hosts if other is not host]
+        for number in range(ACTORS + 1 - elsewhere()):
+            others[number % len(others)].worker()
+        until(lambda: elsewhere() > ACTORS, "workers on the other hosts")
+
     def workers(self) -> list[str]:
         info = self.client.scheduler_info(n_workers=-1)
         return list(info["workers"])
