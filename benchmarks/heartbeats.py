@@ -99,7 +99,16 @@ def measure(actors: int, every: float, seconds: float) -> dict[str, Any]:
     with (
         Slab(layout, table.blocks) as slab,
         ControlServer(layout, slab, table, TOKEN) as server,
-        GatewayProcess(TOKEN, str(server.path), "127.0.0.1", None, SPEC, groups=1, envs=1) as gateway,
+        GatewayProcess(
+            TOKEN,
+            str(server.path),
+            "127.0.0.1",
+            None,
+            SPEC,
+            groups=1,
+            envs=1,
+            lease_seconds=table.lease_seconds,
+        ) as gateway,
     ):
         gateway.start()
         child = psutil.Process(gateway.pid)

@@ -140,6 +140,7 @@ def measure(workload: Workload, path: str, actors: int, seconds: float) -> Figur
                     workload.spec,
                     groups=GROUPS,
                     envs=workload.envs,
+                    lease_seconds=learner.control.table.lease_seconds,
                 )
             )
             gateway.start()

@@ -79,6 +79,7 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
                 spec,
                 groups=layout.groups,
                 envs=layout.envs,
+                lease_seconds=config.inference.lease_seconds,
                 tls=start.tls,
             )
             stack.enter_context(gateway)

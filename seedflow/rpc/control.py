@@ -36,6 +36,7 @@ from seedflow.rpc.messages import (
     Refused,
     Register,
     Ring,
+    Silent,
     decode,
     encode,
     send_granted,
@@ -285,6 +286,8 @@ class ControlServer:
         match message:
             case Heartbeat():
                 self.table.heartbeat(peer.lease.id, now)
+            case Silent():
+                self._drop(peer, "the actor answered nothing any more, and its connection ended", "silent")
             case Fault(text, kind):
                 peer.faults += 1
                 if peer.faults > MAX_FAULTS:
@@ -352,7 +355,7 @@ class ControlServer:
             self._epoll.modify(self._listener, select.EPOLLIN)
             self._listening = True
         for lease in self.table.due(now, TICK_SECONDS):
-            # Its environments may hold the interpreter lock, and its heartbeat with it, for that long.
+            # An actor's environments may hold the interpreter lock, and its heartbeat with it, for that long.
             if is_at_work(self._owners[lease.id].process):
                 self.table.heartbeat(lease.id, now)
         for dropped in self.table.tick(now):

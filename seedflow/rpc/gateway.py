@@ -52,6 +52,8 @@ class GatewayStart:
         ``(low, high)``: bind the first free one; None: any free port.
     layout
         Memory of one lease.
+    lease_seconds
+        How long an actor may be silent.
     tls
         The certificate that it shows; None: streams are not encrypted.
     """
@@ -61,6 +63,7 @@ class GatewayStart:
     host: str
     ports: tuple[int, int] | None
     layout: BlockLayout
+    lease_seconds: float
     tls: Tls | None = None
 
     @classmethod
@@ -73,6 +76,7 @@ class GatewayStart:
             host=str(value["host"]),
             ports=None if ports is None else (int(ports[0]), int(ports[1])),
             layout=layout,
+            lease_seconds=float(value["lease_seconds"]),
             tls=Tls.from_json(value.get("tls")),
         )
 
@@ -87,7 +91,7 @@ class GatewayServicer:
     async def Steps(self, requests: Any, context: Any) -> None:
         """The stream of `seedflow.proto`; `context` is grpc.aio's, which carries both directions."""
         start = self._start
-        await Relay(context, start.token, start.socket, start.layout, self.counts).run()
+        await Relay(context, start.token, start.socket, start.layout, start.lease_seconds, self.counts).run()
 
 
 def bind(server: Any, host: str, ports: tuple[int, int] | None, tls: Tls | None = None) -> int:
@@ -148,7 +152,7 @@ def _numeric_address(host: str) -> str:
 
 async def serve(start: GatewayStart, stdin: BinaryIO, stdout: BinaryIO) -> int:
     """Serve until `stdin` closes. Returns the exit code of the process."""
-    server = aio.server(options=server_options())
+    server = aio.server(options=server_options(start.lease_seconds))
     servicer = GatewayServicer(start)
     steps = grpc.stream_stream_rpc_method_handler(servicer.Steps, parse_actor_message, serialize)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Steps": steps}),))

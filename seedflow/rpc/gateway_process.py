@@ -41,6 +41,8 @@ class GatewayProcess:
         ``(low, high)``: the first free port of these; None: any free port.
     spec, groups, envs
         What a lease's memory looks like: environment spec, groups, environments of a group.
+    lease_seconds
+        How long an actor may be silent, as of `LeaseTable`.
     tls
         The certificate that it shows and the authority that it believes; None: streams are not encrypted.
     log_path
@@ -63,6 +65,7 @@ class GatewayProcess:
         *,
         groups: int,
         envs: int,
+        lease_seconds: float,
         tls: Tls | None = None,
         log_path: Path | None = None,
     ) -> None:
@@ -74,6 +77,7 @@ class GatewayProcess:
             "spec": spec.to_json(),
             "groups": groups,
             "envs": envs,
+            "lease_seconds": lease_seconds,
             "tls": None if tls is None else tls.to_json(),
         }
         self._log_path = log_path

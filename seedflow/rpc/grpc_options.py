@@ -3,6 +3,9 @@
 `grpc` is imported from here, never directly: the event-engine transport, the default since gRPC 1.80,
 costs a Python process 1.4 to 1.9 times as much CPU per message as the one before it, and the switch is
 read once, when `grpc` is first imported. A release of gRPC that no longer knows the switch ignores it.
+
+Each end asks the other from time to time whether it still lives (HTTP/2's ping). gRPC's own threads answer,
+without Python's interpreter lock: so does an actor whose environment holds it, but not one that is stopped.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
+# A client's thread that has taken a message and waits for the interpreter lock answers no ping meanwhile. Another
+# one looks in its place, every five seconds unless told otherwise.
+os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "500")
 
 import grpc as grpc
 from grpc import aio as aio
@@ -23,26 +29,29 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_PAYLOAD_BYTES = MAX_MESSAGE_BYTES - 64
 """Largest packed request or reply of a group: the rest is room for the message's own fields."""
 
-KEEPALIVE_SECONDS = 10.0
-"""Pause after which an end that heard nothing asks whether the other still lives."""
-
-KEEPALIVE_TIMEOUT_SECONDS = 20.0
-"""Silence after such a question, or after any other of gRPC's pings, that ends the connection."""
+SILENCE_SECONDS = 30.0
+"""An end gives up a connection on which nothing came for so long, not even the answer to its question."""
 
 PINGS_ALLOWED_EVERY_SECONDS = 5.0
 """A server ends connections that ask more often; gRPC's own default is five minutes."""
 
 Options = list[tuple[str, int]]
 
-_COMMON: Options = [
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
-    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
-    # A ping that gRPC sent to measure the line counts as the question: it has a limit of its own, a minute.
-    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
-    ("grpc.http2.max_pings_without_data", 0),
-]
+
+
+def _common_options(silence_seconds: float) -> Options:
+    """Options of both ends. One that hears nothing for a third of the time asks, and waits for the rest."""
+    asks_after = max(1, int(silence_seconds * 1000 / 3))
+    waits = 2 * asks_after
+    return [
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", asks_after),
+        ("grpc.keepalive_timeout_ms", waits),
+        # A ping that gRPC sent to measure the line counts as the question: it has a limit of its own, a minute.
+        ("grpc.http2.ping_timeout_ms", waits),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 def client_options(connect_seconds: float) -> Options:
@@ -55,7 +64,7 @@ def client_options(connect_seconds: float) -> Options:
         does not do it.
     """
     return [
-        *_COMMON,
+        *_common_options(SILENCE_SECONDS),
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_seconds * 1000))),
         ("grpc.enable_http_proxy", 0),
         ("grpc.enable_retries", 0),
@@ -63,10 +72,17 @@ def client_options(connect_seconds: float) -> Options:
     ]
 
 
-def server_options() -> Options:
-    """Options of the gateway's server. Its port belongs to it alone, where gRPC would share it silently."""
+def server_options(lease_seconds: float) -> Options:
+    """Options of the gateway's server. Its port belongs to it alone, where gRPC would share it silently.
+
+    Parameters
+    ----------
+    lease_seconds
+        As of `LeaseTable`. An actor of whose process nothing comes for so long, or for `SILENCE_SECONDS`, loses
+        its connection.
+    """
     return [
-        *_COMMON,
+        *_common_options(min(lease_seconds, SILENCE_SECONDS)),
         ("grpc.http2.min_ping_interval_without_data_ms", int(PINGS_ALLOWED_EVERY_SECONDS * 1000)),
         ("grpc.so_reuseport", 0),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 
@@ -56,6 +57,11 @@ class LearnerLink:
     async def send_message(self, message: Message) -> None:
         """Encode and send. Raises ConnectionLost, or MalformedMessage for one that is too long."""
         await self.send(encode(message))
+
+    def send_last(self, data: bytes) -> None:
+        """Send one encoded message if the learner can take it, before the connection is closed."""
+        with contextlib.suppress(OSError):
+            self._sock.send(data, socket.MSG_NOSIGNAL)
 
     async def next(self) -> Message:
         """The next message. Raises ConnectionLost or MalformedMessage once the connection is over."""

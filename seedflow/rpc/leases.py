@@ -115,6 +115,11 @@ class LeaseTable:
         `EnvSpec.fingerprint` of the run.
     lease_seconds
         A lease from which nothing is heard for so long is dropped.
+
+    Attributes
+    ----------
+    lease_seconds, blocks
+        These seconds, and how many blocks there are.
     """
 
     def __init__(
@@ -130,7 +135,7 @@ class LeaseTable:
         self._limits: dict[Role, int] = {"train": train_blocks, "eval": eval_blocks}
         self._groups, self._envs = groups, envs
         self._fingerprint = fingerprint
-        self._lease_seconds = lease_seconds
+        self.lease_seconds = lease_seconds
         self.blocks = train_blocks + eval_blocks + spare_blocks
         self._free = list(reversed(range(self.blocks)))
         self._records: dict[int, _Record] = {}
@@ -284,8 +289,8 @@ class LeaseTable:
 
     def tick(self, now: float) -> list[DroppedLease]:
         """Drop the leases from which nothing was heard for too long."""
-        silent = [r.lease.id for r in self._active.values() if now - r.seen > self._lease_seconds]
-        reason = f"nothing was heard from the actor for {self._lease_seconds:g} s (inference.lease_seconds)"
+        silent = [r.lease.id for r in self._active.values() if now - r.seen > self.lease_seconds]
+        reason = f"nothing was heard from the actor for {self.lease_seconds:g} s (inference.lease_seconds)"
         dropped = [self.drop(lease_id, reason, "silent") for lease_id in silent]
         idle = [r for r in self._active.values() if not r.in_flight]
         self._slowest = max((now - r.idle_since for r in idle), default=0.0)
@@ -293,7 +298,7 @@ class LeaseTable:
 
     def due(self, now: float, margin: float) -> list[Lease]:
         """The active leases that `tick` would drop within `margin` seconds."""
-        limit = self._lease_seconds - margin
+        limit = self.lease_seconds - margin
         return [record.lease for record in self._active.values() if now - record.seen > limit]
 
     def forgive(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Messages on the control socket: one datagram each, of a unix SOCK_SEQPACKET connection.
 
 The doorbells, sent once a step, are two bytes: kind and group. All others are one kind byte followed by
-a JSON object (`Heartbeat` has none). Nothing is unpickled; sizes, names and types are checked, and whatever
+a JSON object (`Heartbeat` and `Silent` have none). Nothing is unpickled; sizes, names and types are checked, and whatever
 does not fit raises `MalformedMessage`, upon which the receiver drops that one connection.
 
 ==========  ===========  ============================================================================
@@ -13,6 +13,7 @@ Refused     to actor     no lease; the connection is closed
 Ring        to learner   a group's request half is written
 Reply       to actor     a group's reply half is written
 Heartbeat   to learner   the actor is alive although it does not ring
+Silent      to learner   from a gateway: nothing came from the actor any more, then its connection ended
 Fault       to learner   text of a failure, before the actor ends
 ExitOrder   to actor     the lease is over, see its `code`
 ==========  ===========  ============================================================================
@@ -44,7 +45,7 @@ MAX_TEXT = 8_000  # characters; every one may take six bytes in JSON
 MAX_NUMBER = 2**62
 _FD = struct.Struct("@i")
 
-RING, REPLY, REGISTER, GRANTED, REFUSED, HEARTBEAT, FAULT, EXIT = range(1, 9)
+RING, REPLY, REGISTER, GRANTED, REFUSED, HEARTBEAT, FAULT, EXIT, SILENT = range(1, 10)
 
 RINGS = tuple(bytes((RING, group)) for group in range(256))
 """The encoded `Ring` of each group."""
@@ -108,6 +109,11 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
+class Silent:
+    """The actor's process is stopped or cut off, for all that its gateway can tell."""
+
+
+@dataclass(frozen=True)
 class Fault:
     """The actor failed, or the one before it; `text` is cut to its last `MAX_TEXT` characters when sent."""
 
@@ -127,7 +133,9 @@ class ExitOrder:
     code: ExitCode
 
 
-Message = Register | Granted | Refused | Ring | Reply | Heartbeat | Fault | ExitOrder
+Message = Register | Granted | Refused | Ring | Reply | Heartbeat | Silent | Fault | ExitOrder
+
+_BODILESS: Mapping[int, Message] = {HEARTBEAT: Heartbeat(), SILENT: Silent()}
 
 
 def encode(message: Message) -> bytes:
@@ -139,6 +147,8 @@ def encode(message: Message) -> bytes:
             return REPLIES[group]
         case Heartbeat():
             return bytes((HEARTBEAT,))
+        case Silent():
+            return bytes((SILENT,))
         case Register(token, registration, version):
             return _join(
                 REGISTER,
@@ -169,10 +179,10 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
         if len(data) != 2:
             raise MalformedMessage(f"a doorbell of {len(data)} bytes: expected 2")
         return Ring(data[1]) if kind == RING else Reply(data[1])
-    if kind == HEARTBEAT:
+    if kind in _BODILESS:
         if len(data) != 1:
-            raise MalformedMessage(f"a heartbeat of {len(data)} bytes: expected 1")
-        return Heartbeat()
+            raise MalformedMessage(f"a {type(_BODILESS[kind]).__name__} of {len(data)} bytes: expected 1")
+        return _BODILESS[kind]
     unpack = _UNPACK.get(kind)
     if unpack is None:
         raise MalformedMessage(f"unknown message kind {kind}")

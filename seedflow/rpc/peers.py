@@ -25,18 +25,18 @@ def process_of(sock: socket.socket) -> int:
 
 
 def is_at_work(process: int) -> bool:
-    """Whether a process of this host, no child of this one, runs or waits: it is neither stopped nor dead.
+    """Whether another process of this host runs or waits: it is neither stopped nor dead.
 
-    A gateway is a child: that it is at work says nothing of the actor behind it.
+    A gateway answers for the actor behind it: it closes the connection when that one's process is silent.
     """
     if process in (0, os.getpid()):
         return False
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
+            state = file.read().rpartition(b")")[2].split()[0]
     except OSError:
         return False
-    return state in (b"R", b"S", b"D") and int(parent) != os.getpid()
+    return state in (b"R", b"S", b"D")
 
 
 def other_user(sock: socket.socket) -> str | None:

@@ -25,6 +25,7 @@ from seedflow.rpc.messages import (
     Refused,
     Register,
     Reply,
+    Silent,
     encode,
 )
 from seedflow.rpc.seedflow_pb2 import ActorMessage, Exit, LearnerMessage
@@ -44,7 +45,7 @@ FLUSH_SECONDS = 5.0
 MAX_FINGERPRINT = 128
 """Characters of an environment spec's fingerprint."""
 
-_HEARTBEAT = encode(Heartbeat())
+_HEARTBEAT, _SILENT = encode(Heartbeat()), encode(Silent())
 
 
 class StreamRefused(Exception):
@@ -88,17 +89,28 @@ class Relay:
         Path of the learner's control socket.
     layout
         Memory of a lease.
+    lease_seconds
+        As of `LeaseTable`. The actor's heart beats at least twice in this time, unless its environments hold
+        the interpreter lock.
     counts
         Where to count how the stream ends.
     """
 
     def __init__(
-        self, context: Any, token: str, socket: str, layout: BlockLayout, counts: GatewayCounts
+        self,
+        context: Any,
+        token: str,
+        socket: str,
+        layout: BlockLayout,
+        lease_seconds: float,
+        counts: GatewayCounts,
     ) -> None:
         self._context, self._counts = context, counts
         self._token = token
         self._socket = socket
         self._layout = layout
+        self._clock = asyncio.get_running_loop().time
+        self._longest_pause, self._heard_at = lease_seconds / 2, self._clock()
         self._in_flight = [False] * layout.groups
         self._headers = [header(ACTIONS, group, layout.reply_bytes) for group in range(layout.groups)]
 
@@ -135,6 +147,12 @@ class Relay:
         link = await LearnerLink.open(self._socket, REGISTER_SECONDS)
         try:
             await self._serve(link, register)
+        except (StreamCut, asyncio.CancelledError):
+            # gRPC does not say why a connection is gone. One of which nothing had been heard before was ended
+            # by gRPC itself, since not even its pings were answered: the actor is stopped, or its host cut off.
+            if self._clock() - self._heard_at > self._longest_pause:
+                link.send_last(_SILENT)
+            raise
         finally:
             link.close()
 
@@ -305,6 +323,7 @@ class Relay:
             message = await self._context.read()
         except DecodeError as error:
             raise _malformed(f"not a message of seedflow.proto: {error}") from error
+        self._heard_at = self._clock()
         return None if message is aio.EOF else message
 
     async def _write(self, message: LearnerMessage | bytes) -> None:

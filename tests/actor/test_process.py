@@ -376,7 +376,7 @@ def test_grpc_path_serves_an_actor_alike(learner: Learner, actor: Actor) -> None
     served = learner(config)
     spec = spec_of(config)
     with GatewayProcess(
-        TOKEN, served.endpoint["socket"], "127.0.0.1", None, spec, groups=2, envs=2
+        TOKEN, served.endpoint["socket"], "127.0.0.1", None, spec, groups=2, envs=2, lease_seconds=30.0
     ) as gateway:
         gateway.start(60)
         process = actor(config, {"socket": None, "gateway": gateway.address})

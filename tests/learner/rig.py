@@ -128,6 +128,7 @@ def learner_with_actor(
                     spec,
                     groups=layout.groups,
                     envs=layout.envs,
+                    lease_seconds=table.lease_seconds,
                 )
             )
             gateway.start()

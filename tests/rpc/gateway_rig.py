@@ -75,6 +75,7 @@ class Rig:
             layout.spec,
             groups=layout.groups,
             envs=layout.envs,
+            lease_seconds=learner.server.table.lease_seconds,
             tls=tls,
             log_path=log_path,
         )

@@ -31,6 +31,7 @@ def gateway(tmp_path: Path, host: str = HOST, ports: tuple[int, int] | None = No
         SPEC,
         groups=1,
         envs=1,
+        lease_seconds=30.0,
         log_path=tmp_path / "gateway.log",
     )
 
@@ -164,7 +165,7 @@ def test_the_token_shows_nowhere(rig: Rig) -> None:
     rig.gateway.stop(TIMEOUT)
     shown.append(rig.log_path.read_bytes())
     assert not any(TOKEN.encode() in text for text in shown)
-    start = GatewayStart(TOKEN, "socket", HOST, None, rig.learner.layout)
+    start = GatewayStart(TOKEN, "socket", HOST, None, rig.learner.layout, 30.0)
     assert TOKEN not in repr(start)
 
 

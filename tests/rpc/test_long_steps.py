@@ -2,61 +2,92 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.transport import LeaseClosed
-from tests.rpc.echo_learner import EchoLearner
+from tests.rpc.echo_learner import SPEC
+from tests.rpc.gateway_rig import RecordingLearner, Rig, running
 
 HOLDS_THE_LOCK = """
-import ctypes, sys
+import ctypes, json, sys
 from seedflow.config import RpcConfig
+from seedflow.errors import ConnectionLost
 from seedflow.rpc.client import connect
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.slab import BlockLayout
 from tests.rpc.echo_learner import SPEC, TOKEN, registration
 
-path, seconds = sys.argv[1], int(sys.argv[2])
-rpc = RpcConfig(path="slab")
-with connect(Endpoint(path), TOKEN, registration(0), BlockLayout(SPEC, 2, 4), rpc, 0.2) as actor:
+endpoint, seconds = Endpoint.from_json(json.loads(sys.argv[1])), int(sys.argv[2])
+rpc = RpcConfig(path="auto")
+with connect(endpoint, TOKEN, registration(0), BlockLayout(SPEC, 2, 4), rpc, 0.2) as actor:
+    def ring(group):
+        actor.rows(group)["first"][:] = True
+        actor.ring(group)
     def step():
-        actor.rows(0)["first"][:] = True
-        actor.ring(0)
+        ring(0)
         assert actor.wait(60.0) == 0
     step()
     print("registered", flush=True)
+    ring(1)  # whose actions come while nobody can take them
     ctypes.PyDLL(None).sleep(seconds)  # unlike CDLL, it keeps the interpreter lock, as careless C code does
-    step()
-    print("kept", flush=True)
+    try:
+        assert actor.wait(60.0) == 1
+        step()
+        print("kept", flush=True)
+    except ConnectionLost:
+        print("lost", flush=True)
 """
 
 
-def grandchild(*arguments: str) -> subprocess.Popen[str]:
+@pytest.fixture(params=["slab", "grpc"])
+def endpoint(request: pytest.FixtureRequest, rig: Rig) -> Endpoint:
+    """Where the learner is found by an actor of its host, or of another."""
+    if request.param == "slab":
+        return Endpoint(socket=rig.learner.socket)
+    return Endpoint(gateway=rig.gateway.address)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with running(RecordingLearner(SPEC, 2, 4, lease_seconds=4.0), tmp_path) as rig:
+        yield rig
+
+
+def grandchild(endpoint: Endpoint, seconds: int) -> subprocess.Popen[str]:
     """A program whose parent is not this process, as an actor's is not its learner."""
-    command = ["sh", "-c", '"$@" & echo $!; wait $!', "sh", sys.executable, "-c", HOLDS_THE_LOCK, *arguments]
+    program = [sys.executable, "-c", HOLDS_THE_LOCK, json.dumps(endpoint.to_json()), str(seconds)]
+    command = ["sh", "-c", '"$@" & echo $!; wait $!', "sh", *program]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_a_step_that_is_longer_than_the_lease_and_holds_the_interpreter_lock_loses_nothing() -> None:
-    with EchoLearner(lease_seconds=2.0) as learner, grandchild(str(learner.server.path), "7") as actor:
+def test_a_step_that_is_longer_than_the_lease_and_holds_the_interpreter_lock_loses_nothing(
+    rig: Rig, endpoint: Endpoint
+) -> None:
+    with grandchild(endpoint, seconds=12) as actor:
         assert actor.stdout is not None
         pid, *said = (actor.stdout.readline() for _ in range(3))
         assert said == ["registered\n", "kept\n"]
         assert int(pid)
-        assert learner.server.metrics()["lease/dropped_silent"] == 0
-        assert learner.server.metrics()["lease/registrations"] == 1
+        assert rig.learner.server.metrics()["lease/dropped_silent"] == 0
+        assert rig.learner.server.metrics()["lease/registrations"] == 1
 
 
-def test_a_process_that_is_stopped_loses_its_lease_all_the_same() -> None:
-    with EchoLearner(lease_seconds=2.0) as learner, grandchild(str(learner.server.path), "1") as actor:
+def test_a_process_that_is_stopped_loses_its_lease_all_the_same(rig: Rig, endpoint: Endpoint) -> None:
+    with grandchild(endpoint, seconds=1) as actor:
         assert actor.stdout is not None
         pid = int(actor.stdout.readline())
         assert actor.stdout.readline() == "registered\n"
         os.kill(pid, signal.SIGSTOP)
-        assert learner.event(LeaseClosed).ending == "silent"
-        os.kill(pid, signal.SIGKILL)
+        assert rig.learner.event(LeaseClosed).ending == "silent"
         os.kill(pid, signal.SIGCONT)
+        assert actor.stdout.readline() == "lost\n"

@@ -102,7 +102,7 @@ def test_one_end_alone_with_a_certificate_is_named(
 def test_a_key_is_never_shown(rig: Rig) -> None:
     tls = authority("cluster").tls()
     body = tls.key.splitlines()[1]
-    start = GatewayStart(TOKEN, "socket", "127.0.0.1", None, rig.learner.layout, tls)
+    start = GatewayStart(TOKEN, "socket", "127.0.0.1", None, rig.learner.layout, 30.0, tls)
     assert body not in repr(tls) + repr(start)
     assert Tls.from_json(tls.to_json()) == tls
     for name in ("authority", "certificate", "key", "name"):
