@@ -13,9 +13,6 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
-# A client's thread that has taken a message and waits for the interpreter lock answers no ping meanwhile. Another
-# one looks in its place, every five seconds unless told otherwise.
-os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "500")
 
 import grpc as grpc
 from grpc import aio as aio
