@@ -69,17 +69,21 @@ def client_options(connect_seconds: float) -> Options:
     ]
 
 
+def longest_silence(lease_seconds: float) -> float:
+    """Seconds after which a gateway gives up a connection on which nothing comes, in a run of such leases."""
+    return min(lease_seconds, SILENCE_SECONDS)
+
+
 def server_options(lease_seconds: float) -> Options:
     """Options of the gateway's server. Its port belongs to it alone, where gRPC would share it silently.
 
     Parameters
     ----------
     lease_seconds
-        As of `LeaseTable`. An actor of whose process nothing comes for so long, or for `SILENCE_SECONDS`, loses
-        its connection.
+        As of `LeaseTable`.
     """
     return [
-        *_common_options(min(lease_seconds, SILENCE_SECONDS)),
+        *_common_options(longest_silence(lease_seconds)),
         ("grpc.http2.min_ping_interval_without_data_ms", int(PINGS_ALLOWED_EVERY_SECONDS * 1000)),
         ("grpc.so_reuseport", 0),
     ]

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from seedflow.errors import ConfigError, ConnectionLost, TransportError
 from seedflow.rpc.frames import ACTIONS, Frame, header, join
 from seedflow.rpc.gateway_counts import GatewayCounts
-from seedflow.rpc.grpc_options import aio, check_payloads, grpc
+from seedflow.rpc.grpc_options import aio, check_payloads, grpc, longest_silence
 from seedflow.rpc.learner_link import LearnerLink
 from seedflow.rpc.leases import Lease, Registration, Role
 from seedflow.rpc.messages import (
@@ -90,8 +90,7 @@ class Relay:
     layout
         Memory of a lease.
     lease_seconds
-        As of `LeaseTable`. The actor's heart beats at least twice in this time, unless its environments hold
-        the interpreter lock.
+        As of `LeaseTable`.
     counts
         Where to count how the stream ends.
     """
@@ -110,7 +109,7 @@ class Relay:
         self._socket = socket
         self._layout = layout
         self._clock = asyncio.get_running_loop().time
-        self._longest_pause, self._heard_at = lease_seconds / 2, self._clock()
+        self._longest_silence, self._heard_at = longest_silence(lease_seconds), self._clock()
         self._in_flight = [False] * layout.groups
         self._headers = [header(ACTIONS, group, layout.reply_bytes) for group in range(layout.groups)]
 
@@ -148,9 +147,9 @@ class Relay:
         try:
             await self._serve(link, register)
         except (StreamCut, asyncio.CancelledError):
-            # gRPC does not say why a connection is gone. One of which nothing had been heard before was ended
-            # by gRPC itself, since not even its pings were answered: the actor is stopped, or its host cut off.
-            if self._clock() - self._heard_at > self._longest_pause:
+            # gRPC does not say why a connection is gone. One that was silent before, for longer than an actor's
+            # heart pauses, was ended by gRPC for want of an answer: the actor is stopped, or its host cut off.
+            if self._clock() - self._heard_at > self._longest_silence / 2:
                 link.send_last(_SILENT)
             raise
         finally:
