@@ -21,6 +21,7 @@ from seedflow.config import Config, parse_config
 from seedflow.learner.learner import Learner
 from seedflow.learner.leases import lease_table
 from seedflow.learner.shared import Unrolls
+from seedflow.learner.pulse import SIZE, Pulse
 from seedflow.learner.threads import LoopThreads, serving_loop, training_loops
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer
@@ -251,7 +252,7 @@ def _running(config: Config, frame: ArraySpec) -> Iterator[Learner]:
         stack.callback(learner.close)
         threads = config.train.torch_threads or 1
         loops = [serving_loop(learner.serving, 1), *training_loops(learner.trainer, threads)]
-        driver = LoopThreads(loops, lambda: False, learner.wake)
+        driver = LoopThreads(loops, lambda: False, learner.wake, Pulse(bytearray(SIZE)))
         endpoint = Endpoint(str(control.path), None)
         for index in range(config.actor.count):
             stack.enter_context(actor_process(workload, endpoint, token, "slab", index))

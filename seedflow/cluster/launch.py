@@ -116,7 +116,7 @@ class RoleResult:
     doing
         Which call of an environment an actor was making at its end.
     hung
-        Whether it was ended because that call did not return.
+        Why it was ended, if that was because it went on no more.
     crash
         What faulthandler wrote about a crash: the stacks of all threads.
     """
@@ -129,7 +129,7 @@ class RoleResult:
     host: str = ""
     log_path: str = ""
     doing: str = ""
-    hung: bool = False
+    hung: str = ""
     crash: str = ""
 
 

@@ -55,7 +55,7 @@ def describe(result: RoleResult, worker: str | None = None) -> str:
     if result.outcome == "stopped":
         return "was stopped: somebody cancelled its task"
     if result.hung:
-        return f"was killed, since {result.doing or 'a call of its environment'} did not return"
+        return f"was killed, since {result.hung}"
     if result.failed is not None:
         message = str(result.failed.get("message") or "").partition("\n")[0]
         return f"failed with {result.failed.get('exception')}" + (f": {message}" if message else "")

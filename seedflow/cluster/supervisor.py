@@ -28,7 +28,9 @@ from seedflow.cluster.credentials import worker_tls
 from seedflow.cluster.launch import Launch, Note, NoteKind, RoleResult
 from seedflow.cluster.logs import RoleLog
 from seedflow.cluster.registry import LiveRole, entered
+from seedflow.config import Config
 from seedflow.errors import PlacementError, TransportError
+from seedflow.learner.pulse import Stillness
 from seedflow.roles import RoleProcess
 from seedflow.roles.messages import failure
 from seedflow.rpc.listener import remove_socket
@@ -113,9 +115,9 @@ def _run(live: LiveRole, worker: Worker, key: str, tell: Callable[..., None]) ->
     failed: Mapping[str, Any] | None = None
     socket_path: str | None = None
     outcome = None
-    hung = False
-    limit = _env_timeout(launch)
+    hung = ""
     process = RoleProcess(launch.module, start, log.path, environment)
+    hangs = _hangs(launch, process)
     try:
         live.started = {"host": host, "pid": process.pid, "log_path": str(log.shown)}
         tell("started", live.started)
@@ -141,8 +143,7 @@ def _run(live: LiveRole, worker: Worker, key: str, tell: Callable[..., None]) ->
                 process.send({"kind": "endpoint", "endpoint": dict(endpoint)})
             if (outcome := _must_end(worker, key)) is not None:
                 process.stop(min(launch.grace, LEAVING_SECONDS) if outcome == "left" else launch.grace)
-            elif Activity(process.board()).overdue(limit):
-                hung = True
+            elif hung := hangs():
                 process.crash(CRASH_SECONDS)
             else:
                 time.sleep(POLL_SECONDS)
@@ -158,7 +159,7 @@ def _run(live: LiveRole, worker: Worker, key: str, tell: Callable[..., None]) ->
         log_tail=process.log_tail(),
         host=host,
         log_path=str(log.shown),
-        doing=Activity(process.board()).describe(),
+        doing="" if launch.role.kind == "learner" else Activity(process.board()).describe(),
         hung=hung,
         crash=_crash(process),
     )
@@ -172,10 +173,19 @@ def _crash(process: RoleProcess) -> str:
     return mark + stacks
 
 
-def _env_timeout(launch: Launch) -> float:
-    """Seconds after which an actor's call of an environment is a hang that it has not noticed itself."""
-    seconds = launch.start.get("config", {}).get("actor", {}).get("env_timeout_seconds")
-    return math.inf if seconds is None or launch.role.kind == "learner" else float(seconds) + HANG_MARGIN
+def _hangs(launch: Launch, process: RoleProcess) -> Callable[[], str]:
+    """Asked several times a second: what of a role goes on no more, in words; empty if all does."""
+    config = Config.model_validate(launch.start["config"])
+    if launch.role.kind == "learner":
+        return Stillness(process, config.learner.hang_seconds, config.inference.lease_seconds).look
+    seconds = config.actor.env_timeout_seconds
+    limit = math.inf if seconds is None else seconds + HANG_MARGIN  # it has not noticed itself
+
+    def call_of_an_environment() -> str:
+        activity = Activity(process.board())
+        return f"{activity.describe()} did not return" if activity.overdue(limit) else ""
+
+    return call_of_an_environment
 
 
 def _must_end(worker: Worker, key: str) -> Literal["stopped", "left"] | None:

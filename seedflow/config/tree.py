@@ -78,6 +78,11 @@ class LearnerConfig(Section):
     )
     max_restarts: NonNegativeInt = Field(5, description="restarts of the learner allowed per window")
     restart_window_seconds: PositiveFloat = Field(600.0, description="length of that window")
+    hang_seconds: PositiveFloat | None = Field(
+        300.0,
+        description="a turn of a loop of the learner's that takes longer is a hang, and the learner is placed "
+        "again; null: never",
+    )
 
 
 class InferenceConfig(Section):
@@ -90,7 +95,7 @@ class InferenceConfig(Section):
     cuda_graphs: bool = Field(
         True, description="on a GPU: capture what a batch does in one CUDA graph for each size of batch"
     )
-    lease_seconds: PositiveFloat = Field(30.0, description="a lease without heartbeat expires")
+    lease_seconds: PositiveFloat = Field(30.0, description="an actor, or a learner, that gives no sign of life for so long is given up")
 
 
 class RolloutConfig(Section):

@@ -21,6 +21,7 @@ from seedflow.errors import ConfigError
 from seedflow.learner.arena import SharedArena
 from seedflow.learner.learner import Learner
 from seedflow.learner.progress import Progress
+from seedflow.learner.pulse import Pulse
 from seedflow.learner.serving import Serving
 from seedflow.learner.shared import Shared
 from seedflow.learner.start import LearnerStart
@@ -88,7 +89,9 @@ class DrivenLearner(ABC):
 class OneProcess(DrivenLearner):
     """All loops as threads of this process."""
 
-    def __init__(self, start: LearnerStart, control: ControlServer, report: Report, silent: Silent) -> None:
+    def __init__(
+        self, start: LearnerStart, control: ControlServer, report: Report, silent: Silent, pulse: Pulse
+    ) -> None:
         config = start.config
         writer = Writer.this(run=start.run, generation=start.generation)
         self._learner = learner = Learner(
@@ -102,7 +105,7 @@ class OneProcess(DrivenLearner):
         self.progress = learner.progress
         loops = [serving_loop(learner.serving, config.inference.torch_threads)]
         loops += training_loops(learner.trainer, training_threads(config))
-        self._loops = LoopThreads(loops, lambda: learner.done, learner.wake)
+        self._loops = LoopThreads(loops, lambda: learner.done, learner.wake, pulse)
 
     def start(self) -> None:
         self._loops.start()
@@ -135,6 +138,7 @@ class TwoProcesses(DrivenLearner):
         control: ControlServer,
         report: Report,
         silent: Silent,
+        pulse: Pulse,
         stopped: Callable[[], bool],
     ) -> None:
         config, spec = start.config, start.spec
@@ -162,7 +166,7 @@ class TwoProcesses(DrivenLearner):
         self._trained: dict[str, float] = {}
         total = config.train.total_agent_steps
         loop = serving_loop(serving, config.inference.torch_threads)
-        self._loops = LoopThreads([loop], lambda: progress.agent_steps >= total, serving.wake)
+        self._loops = LoopThreads([loop], lambda: progress.agent_steps >= total, serving.wake, pulse)
 
     def start(self) -> None:
         self._loops.start()
@@ -193,6 +197,7 @@ def make_learner(
     control: ControlServer,
     report: Report,
     silent: Silent,
+    pulse: Pulse,
     stopped: Callable[[], bool],
 ) -> DrivenLearner:
     """The learner as `train.runs_in` wants it.
@@ -207,6 +212,8 @@ def make_learner(
         Called with a line about something that a person should know.
     silent
         Called with a lease from which nothing was heard for too long.
+    pulse
+        Where the loops of this process say that they go on.
     stopped
         Whether to wait no longer for a process of the learner's own.
 
@@ -225,8 +232,8 @@ def make_learner(
             "train.runs_in = 'process' is for learners on a CPU, this one has a GPU; use train.runs_in=thread"
         )
     if separate:
-        return TwoProcesses(start, control, report, silent, stopped)
-    return OneProcess(start, control, report, silent)
+        return TwoProcesses(start, control, report, silent, pulse, stopped)
+    return OneProcess(start, control, report, silent, pulse)
 
 
 def training_threads(config: Config) -> int:

@@ -14,6 +14,7 @@ from seedflow.config import Config
 from seedflow.errors import CheckpointFenced, SeedflowError
 from seedflow.learner.driving import DrivenLearner, make_learner
 from seedflow.learner.leases import lease_table
+from seedflow.learner.pulse import Pulse
 from seedflow.learner.start import LearnerStart
 from seedflow.learner.training_process import StartStopped, TrainingFailed
 from seedflow.metrics import METRICS_FILE, JsonlSink, Sink, TensorBoardSink
@@ -86,7 +87,9 @@ def run_learner(channel: RoleChannel, token: str, start: LearnerStart) -> int:
             gateway.start()
         try:
             learner = stack.enter_context(
-                make_learner(start, control, note, silent, channel.stop_requested.is_set)
+                make_learner(
+                    start, control, note, silent, Pulse(channel.board), channel.stop_requested.is_set
+                )
             )
         except StartStopped:
             channel.send({"kind": "done", "reason": "stopped"})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from seedflow.learner.pulse import Pulse
 from seedflow.learner.serving import Serving
 from seedflow.learner.trainer import Trainer
 
@@ -75,10 +76,14 @@ class LoopThreads:
         Whether the run has taken all its steps: then all loops end.
     wake
         Makes waiting loops look up.
+    pulse
+        Where each loop says that it goes on.
     """
 
-    def __init__(self, loops: Sequence[Loop], done: Callable[[], bool], wake: Callable[[], None]) -> None:
-        self._done, self._wake = done, wake
+    def __init__(
+        self, loops: Sequence[Loop], done: Callable[[], bool], wake: Callable[[], None], pulse: Pulse
+    ) -> None:
+        self._done, self._wake, self._pulse = done, wake, pulse
         self._stop = threading.Event()
         self.ended = threading.Event()
         """Set when the loops are about to end: all steps taken, a failure, or `stop`."""
@@ -129,6 +134,7 @@ class LoopThreads:
         torch.set_num_threads(loop.torch_threads)
         try:
             while not self._stop.is_set():
+                self._pulse.beat(loop.name)
                 if not loop.step():
                     loop.wait(LOOK_UP_SECONDS)
                 self.cpu_seconds[loop.name] = time.thread_time()
@@ -140,3 +146,5 @@ class LoopThreads:
             if self._failure is None:
                 self._failure = error
             self.stop()
+        finally:
+            self._pulse.end(loop.name)

@@ -19,6 +19,7 @@ from seedflow.checkpoints import Writer
 from seedflow.config import Config
 from seedflow.errors import RunFailed, SeedflowError
 from seedflow.learner.memory import keep_freed_memory
+from seedflow.learner.pulse import Pulse, Stillness
 from seedflow.learner.start import LearnerStart
 from seedflow.roles import EXIT_DONE, EXIT_FAILED, EXIT_HOPELESS, RoleChannel, RoleProcess, failure, run_role
 from seedflow.roles.logs import begin_log
@@ -27,6 +28,7 @@ from seedflow.specs import EnvSpec
 ORPHAN_SECONDS = 20.0  # a checkpoint may be large
 READY_SECONDS = 300.0  # importing torch and loading a checkpoint
 JOIN_SECONDS = 60.0
+CRASH_SECONDS = 5.0  # for the stacks of a process that stands still
 POLL_SECONDS = 0.02
 
 
@@ -82,6 +84,7 @@ class TrainingProcess:
         self._failed: dict[str, Any] | None = None
         self._attempt: int | None = None
         self._values: dict[str, float] | None = None
+        self._still = ""
         self.ended = False
         start = {
             "config": learner.config.model_dump(mode="json"),
@@ -101,6 +104,8 @@ class TrainingProcess:
             learner.run_dir / "logs" / "training.log",
             inherited=[*fds, wake_fd],
         )
+        limits = learner.config.learner.hang_seconds, learner.config.inference.lease_seconds
+        self._stillness = Stillness(self._process, *limits)
 
     def await_ready(self, stopped: Callable[[], bool]) -> int:
         """Wait until it trains; returns the generation that it went on from, or 0.
@@ -172,13 +177,21 @@ class TrainingProcess:
                     self.ended = True
         if code is not None:
             self.ended = True
+        elif not self.ended and (still := self._stillness.look()):
+            self._still, self.ended = still, True
+            self._process.crash(CRASH_SECONDS)
 
     def _raise(self) -> None:
         code = self._process.kill()
         self._receive()
         if self._failed is not None:
             raise TrainingFailed(f"training failed:\n{self._failed['traceback']}", self._failed)
-        end = f"was killed by {signal.Signals(code - 128).name}" if code > 128 else f"ended with code {code}"
+        if self._still:
+            end = f"was killed, since {self._still}"
+        elif code > 128:
+            end = f"was killed by {signal.Signals(code - 128).name}"
+        else:
+            end = f"ended with code {code}"
         raise TrainingFailed(
             f"the training process {end}; the end of its log {self._process.log_path}:\n"
             + self._process.log_tail(20)
@@ -224,7 +237,8 @@ def main(channel: RoleChannel) -> int:
     def done() -> bool:
         return shared.progress.agent_steps >= config.train.total_agent_steps
 
-    loops = LoopThreads(training_loops(trainer, int(start["torch_threads"])), done, trainer.wake)
+    pulse = Pulse(channel.board)
+    loops = LoopThreads(training_loops(trainer, int(start["torch_threads"])), done, trainer.wake, pulse)
     channel.send({"kind": "state", "state": "running", "attempt": attempt})
     loops.start()
     report_at = time.monotonic() + config.metrics.every_seconds

@@ -182,6 +182,14 @@ class RoleProcess:
             time.sleep(0.02)
         return code
 
+    def is_stopped(self) -> bool:
+        """Whether a signal, such as SIGSTOP, has stopped the role."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        return stat.rpartition(b")")[2].split()[0] == b"T"
+
     def board(self) -> bytes:
         """What the role's `RoleChannel.board` holds, or held at its end."""
         with self._lock:

@@ -28,6 +28,10 @@ NO_LEARNER = RoleResult(
     [
         (RoleResult("ended", 137, log_tail="step 9"), "the learner was killed by SIGKILL"),
         (RoleResult("ended", 1), "the learner ended with exit code 1 and without an exception"),
+        (
+            RoleResult("ended", 134, hung="its training loop stood still for 300 s"),
+            "the learner was killed, since its training loop stood still for 300 s",
+        ),
         (RoleResult("stopped"), "the learner was stopped: somebody cancelled its task"),
         (RoleResult("ended", 0, "stopped"), "the learner ended by itself (stopped)"),
     ],

@@ -82,7 +82,7 @@ def test_the_replacement_of_an_actor_that_was_killed_is_told_how() -> None:
         "Fatal Python error: Segmentation fault\n...",
         "crashed",
     )
-    roster.ended(ACTOR, 1, replace(KILLED, hung=True), 20.0)
+    roster.ended(ACTOR, 1, replace(KILLED, hung="step of group 0 did not return"), 20.0)
     roster.advance(20.0)
     (submit,) = roster.advance(21.5)
     assert isinstance(submit, Submit)

@@ -226,6 +226,25 @@ def test_a_learner_that_keeps_dying_ends_the_run(user_client: Client, tmp_path: 
         assert not left_over(tmp_path)
 
 
+def test_a_learner_that_hangs_is_killed_and_placed_again(user_client: Client, tmp_path: Path) -> None:
+    config = make_config({"learner": "hangs"}, learner={"hang_seconds": 2.0})
+    notes: list[str] = []
+    with (
+        open_cluster(config, user_client) as client,
+        Run(client, config, SPEC, tmp_path, on_note=notes.append, **MODULES) as run,
+    ):
+        learner_pid(tmp_path, generation=1)
+        wait_for(lambda: run.status().phase == "running" and run.status().learner.generation == 1, "the next")
+        assert not alive(learner_pid(tmp_path, generation=0))
+    assert notes[0] == (
+        "the learner was killed, since its training loop stood still for 2 s (learner.hang_seconds); "
+        "starting generation 1 from the newest checkpoint"
+    )
+    where = (tmp_path / "logs" / "learner-0-g0.log").read_text()
+    assert "Fatal Python error: Aborted" in where  # where it stood still
+    assert not left_over(tmp_path)
+
+
 def test_a_learner_that_is_not_up_in_time_is_shown_by_its_log(user_client: Client, tmp_path: Path) -> None:
     config = make_config({"learner": "silent"}, cluster={"learner_seconds": 5.0})
     with open_cluster(config, user_client) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import psutil
 import pytest
 
 from tests.runs.rig import (
@@ -120,6 +121,28 @@ def test_a_killed_training_process_is_started_again_with_its_learner(launch: Lau
     assert launched.end() == 143
     launched.check_quiet()
     assert "the training process was killed by SIGKILL" in launched.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["seedflow.learner", "seedflow.learner.training_process"])
+def test_a_stopped_learner_is_replaced_as_a_killed_one_is(launch: Launcher, part: str) -> None:
+    run_dir = launch.directory / "run"
+    patience = ("inference.lease_seconds=8", "actor.heartbeat_seconds=1")
+    launched = launch.train("checkpoint.every_seconds=0.5", *patience, ENDLESS)
+    launched.until(lambda: len(manifests(run_dir)) > 1, "checkpoints")
+    saved = progress(run_dir)["agent_steps"]
+    (stopped,) = launched.family(part)
+    os.kill(stopped, signal.SIGSTOP)
+    launched.until(lambda: learner_restarts(run_dir) == 1, "the next learner")
+    launched.until(lambda: steps(run_dir) > saved + 500, "more steps")
+    assert not psutil.pid_exists(stopped)
+    launched.send(signal.SIGTERM)
+    assert launched.end() == 143
+    launched.check_quiet()
+    assert "process was stopped for 8 s (inference.lease_seconds)" in launched.out
+    (resumed,) = resumptions(run_dir)
+    assert resumed >= saved
+    assert metrics(run_dir)[-1]["actor/restarts"] == 0
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 import os
 import sys
+import threading
 from pathlib import Path
 
+from seedflow.learner.pulse import Pulse
 from seedflow.roles import RoleChannel, run_role
 
 
@@ -21,6 +23,9 @@ def main(channel: RoleChannel) -> int:
     channel.send({"kind": "endpoint", "endpoint": {"socket": None, "gateway": f"127.0.0.1:{1 + generation}"}})
     channel.send({"kind": "state", "state": "running"})
     channel.send({"kind": "metrics", "values": {"steps/agent": 7.0}})
+    if script.get("learner") == "hangs" and generation == 0:
+        Pulse(channel.board).beat("training")
+        threading.Event().wait(600)  # in a turn that does not end
     while not (run_dir / "finish").exists() and not channel.stop_requested.wait(0.05):
         pass
     (run_dir / "learner.stopped").write_text("in order")
