@@ -20,8 +20,8 @@ from seedflow.bench.transport import GROUPS, Workload, actor_process
 from seedflow.config import Config, parse_config
 from seedflow.learner.learner import Learner
 from seedflow.learner.leases import lease_table
-from seedflow.learner.shared import Unrolls
 from seedflow.learner.pulse import SIZE, Pulse
+from seedflow.learner.shared import Unrolls
 from seedflow.learner.threads import LoopThreads, serving_loop, training_loops
 from seedflow.rpc.connection import Endpoint
 from seedflow.rpc.control import ControlServer

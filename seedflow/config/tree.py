@@ -80,8 +80,8 @@ class LearnerConfig(Section):
     restart_window_seconds: PositiveFloat = Field(600.0, description="length of that window")
     hang_seconds: PositiveFloat | None = Field(
         300.0,
-        description="a turn of a loop of the learner's that takes longer is a hang, and the learner is placed "
-        "again; null: never",
+        description="a turn of one of the learner's loops that takes longer is a hang, and the learner is "
+        "placed again; null: never",
     )
 
 
@@ -95,7 +95,9 @@ class InferenceConfig(Section):
     cuda_graphs: bool = Field(
         True, description="on a GPU: capture what a batch does in one CUDA graph for each size of batch"
     )
-    lease_seconds: PositiveFloat = Field(30.0, description="an actor, or a learner, that gives no sign of life for so long is given up")
+    lease_seconds: PositiveFloat = Field(
+        30.0, description="an actor, or a learner, that gives no sign of life for so long is given up"
+    )
 
 
 class RolloutConfig(Section):

@@ -1,7 +1,7 @@
 """Whether the loops of a learner go on, as a process beside it can see.
 
-A learner that is stopped, or whose loops wait for each other, reports nothing wrong: it does nothing. Each loop
-writes the time at the beginning of every turn into the role's board, memory that its supervisor reads.
+A learner that is stopped, or whose loops wait for each other, reports nothing wrong: it does nothing. Each
+loop writes the time at the beginning of every turn into the role's board, memory that its supervisor reads.
 
 Examples
 --------

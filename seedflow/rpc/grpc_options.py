@@ -35,7 +35,6 @@ PINGS_ALLOWED_EVERY_SECONDS = 5.0
 Options = list[tuple[str, int]]
 
 
-
 def _common_options(silence_seconds: float) -> Options:
     """Options of both ends. One that hears nothing for a third of the time asks, and waits for the rest."""
     asks_after = max(1, int(silence_seconds * 1000 / 3))
@@ -45,7 +44,8 @@ def _common_options(silence_seconds: float) -> Options:
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", asks_after),
         ("grpc.keepalive_timeout_ms", waits),
-        # A ping that gRPC sent to measure the line counts as the question: it has a limit of its own, a minute.
+        # A ping that gRPC sent to measure the line counts as the question; it has a limit of its own, a
+        # minute.
         ("grpc.http2.ping_timeout_ms", waits),
         ("grpc.http2.max_pings_without_data", 0),
     ]

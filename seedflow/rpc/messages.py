@@ -1,8 +1,8 @@
 """Messages on the control socket: one datagram each, of a unix SOCK_SEQPACKET connection.
 
 The doorbells, sent once a step, are two bytes: kind and group. All others are one kind byte followed by
-a JSON object (`Heartbeat` and `Silent` have none). Nothing is unpickled; sizes, names and types are checked, and whatever
-does not fit raises `MalformedMessage`, upon which the receiver drops that one connection.
+a JSON object (`Heartbeat` and `Silent` have none). Nothing is unpickled; sizes, names and types are checked,
+and whatever does not fit raises `MalformedMessage`, upon which the receiver drops that one connection.
 
 ==========  ===========  ============================================================================
 message     direction    meaning

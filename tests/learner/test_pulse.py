@@ -88,7 +88,7 @@ def test_one_that_goes_on_in_time_is_left_alone() -> None:
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_watcher_that_was_stopped_itself_begins_anew(stopped: bool) -> None:
-    """As all processes of a job do that a batch system suspends: who wakes up first must not judge the others."""
+    """All processes of a job are, where a batch system suspends it: who wakes up first judges nobody."""
     rig = Rig()
     rig.pulse.beat("inference")
     rig.process.stopped = stopped
