@@ -148,7 +148,7 @@ class Relay:
             await self._serve(link, register)
         except (StreamCut, asyncio.CancelledError):
             # gRPC does not say why a connection is gone. One that was silent before, for longer than an
-            # actor's heart pauses, was ended for want of an answer: the actor is stopped, or its host cut off.
+            # actor's heart pauses, was ended for want of an answer: the actor is stopped, or cut off.
             if self._clock() - self._heard_at > self._longest_silence / 2:
                 link.send_last(_SILENT)
             raise

@@ -70,7 +70,7 @@ def test_a_killed_gateway_is_replaced(launch: Launcher) -> None:
 
 def test_a_killed_learner_goes_on_from_its_newest_checkpoint(launch: Launcher) -> None:
     run_dir = launch.directory / "run"
-    launched = launch.train("checkpoint.every_seconds=0.5", ENDLESS)
+    launched = launch.train("checkpoint.every_seconds=0.5", "actor.reconnect_seconds=200", ENDLESS)
     launched.until(lambda: len(manifests(run_dir)) > 1, "checkpoints")
     saved = progress(run_dir)["agent_steps"]
     os.kill(*launched.family("seedflow.learner"), signal.SIGKILL)
@@ -127,8 +127,8 @@ def test_a_killed_training_process_is_started_again_with_its_learner(launch: Lau
 @pytest.mark.parametrize("part", ["seedflow.learner", "seedflow.learner.training_process"])
 def test_a_stopped_learner_is_replaced_as_a_killed_one_is(launch: Launcher, part: str) -> None:
     run_dir = launch.directory / "run"
-    patience = ("inference.lease_seconds=8", "actor.heartbeat_seconds=1")
-    launched = launch.train("checkpoint.every_seconds=0.5", *patience, ENDLESS)
+    limits = ("inference.lease_seconds=8", "actor.heartbeat_seconds=1", "actor.reconnect_seconds=200")
+    launched = launch.train("checkpoint.every_seconds=0.5", *limits, ENDLESS)
     launched.until(lambda: len(manifests(run_dir)) > 1, "checkpoints")
     saved = progress(run_dir)["agent_steps"]
     (stopped,) = launched.family(part)
