@@ -12,6 +12,7 @@ is a `seedflow.learner.forward.Forward`. One pass of `step`:
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 
@@ -29,6 +30,8 @@ from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.nested import Arrays, nest, part
 from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
+
+log = logging.getLogger(__name__)
 
 FAULT_METRICS = {"raised": "actor/faults", "hung": "actor/hangs", "crashed": "actor/crashes"}
 MASKED = "env/masked"
@@ -166,8 +169,10 @@ class InferenceLoop:
         for group in range(lease.groups):
             start = lease.block * self._block_rows + group * self._group_rows
             rows = self._rows_of[lease.id, group] = np.arange(start, start + lease.envs)
-            ids = lease.env_ids[group * lease.envs : (group + 1) * lease.envs]
-            self._env_ids[rows] = ids if lease.role == "train" else -1
+            group_ids = lease.env_ids[group * lease.envs : (group + 1) * lease.envs]
+            self._env_ids[rows] = group_ids if lease.role == "train" else -1
+        ids = lease.env_ids
+        log.info("lease %d of %s: environments %d to %d", lease.id, lease.name, ids.start, ids.stop - 1)
         self._report(f"{lease.name} (generation {lease.generation}) joined")
 
     def _closed(self, lease: Lease, reason: str) -> None:
@@ -179,6 +184,7 @@ class InferenceLoop:
         self._recorder.drop(rows)
         self._episodes.drop(rows)
         self._evaluation.forget(rows)
+        log.info("lease %d is over", lease.id)
         self._report(f"{lease.name} (generation {lease.generation}) left: {reason}")
 
     def _open_evaluation(self) -> None:

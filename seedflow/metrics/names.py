@@ -6,6 +6,7 @@ goes undocumented (`describe`). A name is ``group/quantity``; TensorBoard makes 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -79,11 +80,24 @@ def describe(name: str) -> MetricName | None:
 
 def markdown_table() -> str:
     """The table for the documentation, in Markdown."""
-    rows = ["| name | unit | kind | meaning |", "|---|---|---|---|"]
+    rows = ["| name | unit | kind | meaning | for Prometheus |", "|---|---|---|---|---|"]
     for metric in METRICS:
         name = f"`{metric.name}`" + "".join(f", `_{statistic}`" for statistic in metric.statistics)
-        rows.append(f"| {name} | {metric.unit} | {metric.kind} | {metric.meaning} |")
+        served = "`" + prometheus_name(metric.name).replace("__", "_*") + "`"
+        rows.append(f"| {name} | {metric.unit} | {metric.kind} | {metric.meaning} | {served} |")
     return "\n".join(rows) + "\n"
+
+
+def prometheus_name(name: str) -> str:
+    """A metric's name as Prometheus shows it, where counters end in ``_total``.
+
+    Examples
+    --------
+    >>> prometheus_name("inference/batch_size_p99"), prometheus_name("train/updates")
+    ('seedflow_inference_batch_size_p99', 'seedflow_train_updates_total')
+    """
+    known = describe(name)
+    return "seedflow_" + re.sub(r"\W", "_", name) + ("_total" if known and known.kind == "counter" else "")
 
 
 METRICS: tuple[MetricName, ...] = (

@@ -6,12 +6,11 @@ with the run's directory as the label ``run``. The page is made when it is asked
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from threading import Thread
 from typing import Any
 
-from seedflow.metrics.names import describe
+from seedflow.metrics.names import describe, prometheus_name
 from seedflow.metrics.sinks import Sink
 
 
@@ -68,14 +67,3 @@ class PrometheusSink(Sink):
             self._thread.join()
             self._server.server_close()
             self._thread = None
-
-
-def prometheus_name(name: str) -> str:
-    """A metric's name as Prometheus takes it.
-
-    Examples
-    --------
-    >>> prometheus_name("inference/batch_size_p99")
-    'seedflow_inference_batch_size_p99'
-    """
-    return "seedflow_" + re.sub(r"\W", "_", name)

@@ -322,10 +322,9 @@ class Relay:
             message = await self._context.read()
         except DecodeError as error:
             raise _malformed(f"not a message of seedflow.proto: {error}") from error
-        if message is aio.EOF:
-            return None
-        self._heard_at = self._clock()
-        return message
+        if message is not aio.EOF:
+            self._heard_at = self._clock()
+        return None if message is aio.EOF else message
 
     async def _write(self, message: LearnerMessage | bytes) -> None:
         await self._context.write(message)

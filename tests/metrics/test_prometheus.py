@@ -7,7 +7,8 @@ import urllib.request
 
 import pytest
 
-from seedflow.metrics.prometheus import PrometheusSink, prometheus_name
+from seedflow.metrics.names import METRICS, prometheus_name
+from seedflow.metrics.prometheus import PrometheusSink
 
 
 def page(sink: PrometheusSink) -> list[str]:
@@ -29,8 +30,13 @@ def test_the_newest_values_are_served_with_kind_and_meaning() -> None:
     assert len([line for line in lines if line.startswith("# HELP") and len(line.split()) > 3]) == 3
 
 
-def test_names_are_made_of_what_prometheus_takes() -> None:
-    assert prometheus_name("replay/snapshot_lock_ms") == "seedflow_replay_snapshot_lock_ms"
+def test_every_documented_name_is_served() -> None:
+    values = {metric.name.replace("*", "total"): 1.0 for metric in METRICS}
+    with PrometheusSink("first", "127.0.0.1", 0) as sink:
+        sink.write(64, values)
+        served = {line.partition("{")[0] for line in page(sink) if not line.startswith("#")}
+    assert served == {prometheus_name(name) for name in values}
+    assert "seedflow_replay_snapshot_lock_ms" in served
 
 
 def test_a_port_that_is_taken_is_an_error_and_closing_may_come_twice() -> None:
