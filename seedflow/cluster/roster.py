@@ -166,6 +166,12 @@ class Roster:
                 self.ended(slot.role, slot.generation, RoleResult("lost", host=slot.host or ""), now)
         self._announce(slot for slot in self._actors if slot.state == "starting")
 
+    def worker_left(self, address: str, now: float) -> None:
+        """A worker has left in order: it was retired, or its lifetime is over, no fault of its roles."""
+        for slot in self._slots.values():
+            if slot.live and slot.worker == address:
+                self.ended(slot.role, slot.generation, RoleResult("left", host=slot.host or ""), now)
+
     def heard(self, note: Note, now: float) -> None:
         """What a supervisor says."""
         slot = self._slots[note.role]

@@ -10,6 +10,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,15 @@ WORKERS_SECONDS = 10.0
 REQUEST_SECONDS = 1.0
 """Pause between looks whether somebody wants the run to end."""
 
-_Event = Note | tuple[RoleId, int, RoleResult] | Literal["workers", "stop"]
+
+@dataclass(frozen=True)
+class _Left:
+    """A worker has left the cluster in order."""
+
+    address: str
+
+
+_Event = Note | _Left | tuple[RoleId, int, RoleResult] | Literal["workers", "stop"]
 
 
 class Run:
@@ -309,6 +318,8 @@ class Run:
                 self._roster.see_workers(workers, time.monotonic())
         elif event == "stop":
             self._roster.stop(now)
+        elif isinstance(event, _Left):
+            self._roster.worker_left(event.address, now)
         elif isinstance(event, Note) and event.kind == "log":
             collect(self.dir, f"{event.role}-g{event.generation}.log", str(event.content["text"]))
         elif isinstance(event, Note):
@@ -413,8 +424,11 @@ class Run:
     def _on_cluster_event(self, event: tuple[float, Any]) -> None:
         """In the connection's thread: something happened to the cluster."""
         message = event[1]
-        if isinstance(message, dict) and message.get("action") in ("add-worker", "remove-worker"):
-            self._events.put("workers")
+        if not isinstance(message, dict) or message.get("action") not in ("add-worker", "remove-worker"):
+            return
+        if message["action"] == "remove-worker" and message.get("expected"):
+            self._events.put(_Left(str(message["worker"])))
+        self._events.put("workers")
 
     def _on_task(self, role: RoleId, generation: int, result: RoleResult) -> None:
         """In a thread of Dask's: a task is over."""

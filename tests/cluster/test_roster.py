@@ -91,6 +91,20 @@ def test_the_replacement_of_an_actor_that_was_killed_is_told_how() -> None:
     assert "was killed, since step of group 0" in submit.before.text
 
 
+def test_workers_whose_lifetimes_end_again_and_again_count_as_no_failure() -> None:
+    roster = running()
+    for generation in range(20):
+        now = 10.0 + generation
+        place = next(status.worker for status in roster.roles() if status.role == ACTOR)
+        assert place is not None
+        roster.worker_left(place, now)
+        roster.see_workers(WORKERS, now)  # its nanny has started it again
+        roster.advance(now)
+        assert f"its worker {place} leaves the cluster; starting" in roster.notices[-1]
+    assert (roster.phase, roster.failure) == ("running", None)
+    assert state(roster, ACTOR) == ("submitted", 20)
+
+
 @pytest.mark.parametrize("result", [crashed(), RoleResult("lost"), RoleResult("left", 0)])
 def test_one_that_could_tell_itself_or_ended_in_order_leaves_nothing_to_tell(result: RoleResult) -> None:
     roster = running()

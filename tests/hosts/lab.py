@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 DASK = Path(sys.executable).with_name("dask")
 PROGRAM = Path(sys.executable).with_name("seedflow")
 PATIENCE = 300.0
+INTERFACE = "eth0"
+"""What every host calls its end of the cable."""
 TCP_SECONDS = 12
 """Silence after which Dask gives a connection up; its default is 30, and it takes no less than 11."""
 
@@ -74,7 +76,7 @@ class Host:
         _ip("link", "set", inside, "netns", str(self._holder.pid))
         _ip("link", "set", self.cable, "master", lab.bridge, "up")
         self._inside("ip", "addr", "add", f"{self.address}/24", "dev", inside)
-        self._inside("ip", "link", "set", inside, "up")
+        self._inside("ip", "link", "set", inside, "name", INTERFACE, "up")
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         """Start a program on this host."""
@@ -100,6 +102,11 @@ class Host:
         self._holder.wait()
         assert self._holder.stdout is not None
         self._holder.stdout.close()
+
+    @property
+    def entering(self) -> str:
+        """What stands before a shell's command to run it on this host."""
+        return " ".join(self._entering())
 
     def _entering(self) -> list[str]:
         return ["nsenter", "--target", str(self._holder.pid), "--net", "--uts", "--mount"]

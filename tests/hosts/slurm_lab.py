@@ -26,15 +26,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.hosts.debian import install
 from tests.runs.rig import until
 
 PACKAGES = ("slurm-wlm", "slurm-wlm-torque", "munge", "iproute2", "util-linux", "shellcheck")
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "qsub", "ip", "nsenter", "unshare", "shellcheck")
-NO_SERVICES = Path("/usr/sbin/policy-rc.d")
 ADDRESS = "10.79.0"
 BRIDGE, LINK, NAMESPACE = "sfslurm", "sfslurm", "seedflow-slurm-"
 INTERFACE = "eth0"
-COMMAND_SECONDS, INSTALL_SECONDS = 400.0, 600.0
+COMMAND_SECONDS = 400.0
 KILL_WAIT = 120
 """Seconds between SIGTERM and SIGKILL: many, since this machine may be slow."""
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY")
@@ -78,30 +78,6 @@ OverTimeLimit=0
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=60 DefaultTime=10 State=UP OverSubscribe=NO
 """
-
-
-def install() -> None:
-    """Install what is missing; no service is started by it."""
-    if all(shutil.which(program) for program in PROGRAMS):
-        return
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    ours = not NO_SERVICES.exists()
-    if ours:
-        NO_SERVICES.write_text("#!/bin/sh\nexit 101\n")
-        NO_SERVICES.chmod(0o755)
-    try:
-        for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *PACKAGES]):
-            subprocess.run(
-                ["apt-get", *command],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                timeout=INSTALL_SECONDS,
-                check=True,
-            )
-    finally:
-        if ours:
-            NO_SERVICES.unlink()
 
 
 class SlurmLab:
@@ -362,7 +338,7 @@ def processes_with(entry: str) -> list[int]:
 @contextlib.contextmanager
 def slurm_lab(start: Callable[[], SlurmLab] = SlurmLab) -> Iterator[SlurmLab]:
     """A Slurm that is ended whatever happens, and checked to have left nothing."""
-    install()
+    install(PROGRAMS, PACKAGES)
     lab = start()
     try:
         lab.start()
