@@ -49,6 +49,11 @@ def mpirun(hosts: Lab, ranks: int, *command: str) -> list[str]:
     return [*MPIRUN, *options, *command]
 
 
+def host_in(log: Path) -> str:
+    """Where a role was, as the first line of its log says."""
+    return log.read_text().partition(" on ")[2].partition(",")[0]
+
+
 def test_ranks_on_three_hosts_are_a_cluster_for_the_command_line(tmp_path: Path) -> None:
     with lab(tmp_path) as hosts:
         file, run_dir = tmp_path / "mpi.json", tmp_path / "run"
@@ -61,12 +66,16 @@ def test_ranks_on_three_hosts_are_a_cluster_for_the_command_line(tmp_path: Path)
             *(str(PROGRAM), "train", "cartpole_vtrace", "--scheduler-file", str(file)),
             *("--run-dir", str(run_dir), "actor.count=4", "train.total_agent_steps=20000"),
             *("cluster.worker_seconds=240", "cluster.learner_seconds=240", "cluster.connect_seconds=240"),
+            "actor.reconnect_seconds=240",
         )
         assert training.wait(600) == 0, hosts.output(training) + hosts.output(cluster)
         assert progress(run_dir)["agent_steps"] >= 20_000
-        logs = "".join(path.read_text() for path in (run_dir / "logs").glob("actor-*.log"))
-        assert "over SlabConnection" in logs  # from the learner's host
-        assert "over GrpcConnection" in logs  # and from the others
+        (learners_host,) = {host_in(path) for path in (run_dir / "logs").glob("learner-*.log")}
+        actors = sorted((run_dir / "logs").glob("actor-*.log"))
+        assert len({learners_host, *map(host_in, actors)}) == 3
+        for path in actors:
+            way = "Slab" if host_in(path) == learners_host else "Grpc"
+            assert f"over {way}Connection" in path.read_text()
         assert hosts.family(str(DASK_MPI)), "the cluster is its owner's, and stays"
         cluster.send_signal(signal.SIGTERM)
         cluster.wait(120)

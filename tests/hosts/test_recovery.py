@@ -141,3 +141,4 @@ def test_a_run_on_three_hosts_survives_one_fault_after_the_other(training: Train
         print(fault.__name__, flush=True)
         fault(training)
         training.check_history()
+        training.check_leases()

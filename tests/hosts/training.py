@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,11 @@ from seedflow.metrics.read import parse_line
 from tests.hosts.lab import PROGRAM, Host, Lab, until
 
 ACTORS = 2
+LEASE_OPENED = re.compile(
+    r"(?P<time>[\d-]+ [\d:,]+) .*: lease (?P<lease>\d+) of train actor \d+: "
+    r"environments (?P<first>\d+) to (?P<last>\d+)$"
+)
+LEASE_OVER = re.compile(r".*: lease (?P<lease>\d+) is over$")
 SETTINGS = (
     f"actor.count={ACTORS}",
     "actor.envs_per_group=4",
@@ -205,6 +211,31 @@ class Training:
                 assert record.get("lease/active", 0) <= ACTORS
         restarts = [record["learner/restarts"] for record in records if "learner/restarts" in record]
         assert restarts == sorted(restarts)  # nor has it written metrics any more
+
+    def check_leases(self) -> None:
+        """No environment belongs to two actors at a time, within a learner's life or across its generations."""
+        paths = (self.dir / "logs").glob("learner-0-g*.log")
+        logs = sorted(paths, key=lambda path: int(path.stem.rpartition("g")[2]))
+        latest = ""  # time of the last lease so far
+        for number, log in enumerate(logs):
+            held: dict[str, set[int]] = {}
+            times = []
+            for line in log.read_text().splitlines():
+                if opened := LEASE_OPENED.match(line):
+                    lease, ids = opened["lease"], set(range(int(opened["first"]), int(opened["last"]) + 1))
+                    for other, theirs in held.items():
+                        assert not ids & theirs, (
+                            f"{log.name}: leases {lease} and {other} share {ids & theirs}"
+                        )
+                    held[lease] = ids
+                    times.append(opened["time"])
+                elif over := LEASE_OVER.match(line):
+                    del held[over["lease"]]
+            assert times == sorted(times)
+            # A learner grants nothing any more once the next one does.
+            assert not times or times[0] > latest, f"{logs[number - 1].name} went on beside {log.name}"
+            latest = times[-1] if times else latest
+        assert latest
 
 
 @contextlib.contextmanager
