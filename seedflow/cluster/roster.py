@@ -39,6 +39,9 @@ UNSTARTED_SECONDS = 1.5
 CROWDING_SECONDS = 3.0
 """So long a lost learner waits for a worker without actors, such as one that its nanny starts again."""
 
+GATHERING_SECONDS = 3.0
+"""So long a run waits for company of a single worker: a cluster that has just been started grows."""
+
 __all__ = ["Announce", "Cancel", "Found", "Roster", "Submit"]
 
 
@@ -74,6 +77,7 @@ class Roster:
         self._placement: Placement | None = None
         self._deadline = now + config.cluster.worker_seconds
         self._waiting = False
+        self._alone_since = now
         self._commands: list[Command] = []
         self._learner = Slot(RoleId("learner"), config.cluster.stop_seconds)
         actors = [RoleId("actor", index) for index in range(config.actor.count)]
@@ -154,12 +158,16 @@ class Roster:
         ]
         if self.phase == "placing" and self._placement is not None:
             times += [at for at in (self._learner.not_before + CROWDING_SECONDS,) if at > now]
+        if self._placement is None and self._gathers(now):
+            times.append(self._alone_since + GATHERING_SECONDS)
         earliest = min(times)
         return None if math.isinf(earliest) else earliest
 
     def see_workers(self, workers: Iterable[WorkerInfo], now: float) -> None:
         """All workers that the cluster has now."""
         self._workers = tuple(workers)
+        if sum(worker.running for worker in self._workers) != 1:
+            self._alone_since = now
         present = {worker.address for worker in self._workers}
         for slot in self._slots.values():
             if slot.live and slot.worker not in present:
@@ -250,7 +258,7 @@ class Roster:
         return commands
 
     def _place_learner(self, now: float) -> None:
-        if now < self._learner.not_before:
+        if now < self._learner.not_before or (self._placement is None and self._gathers(now)):
             return
         try:
             placed = plan(self._workers, self.config) if self._placement is None else self._next_place(now)
@@ -268,6 +276,12 @@ class Roster:
         self._placement, self._waiting = placed, False
         self.phase, self._deadline = "starting", now + self.config.cluster.learner_seconds
         self._commands.append(self._learner.begin(placed.learner, self._learner.generation))
+
+    def _gathers(self, now: float) -> bool:
+        """Whether the only worker that there is may soon have company, so that not all has to go there."""
+        alone = sum(worker.running for worker in self._workers) == 1
+        expected = self.config.runtime == "local" and self.config.cluster.local_workers == 1
+        return alone and not expected and now < self._alone_since + GATHERING_SECONDS
 
     def _next_place(self, now: float) -> Placement | None:
         """Where the lost learner goes; None: it waits for a better place."""

@@ -10,7 +10,7 @@ from rosters import ACTOR, CONFIG, LEARNER, OTHER, WORKERS, crashed, endpoint, n
 from seedflow.actor.start import Obituary
 from seedflow.cluster.launch import Note, RoleResult
 from seedflow.cluster.placement import WorkerInfo
-from seedflow.cluster.roster import STOP_MARGIN, UNSTARTED_SECONDS, Cancel, Roster, Submit
+from seedflow.cluster.roster import GATHERING_SECONDS, STOP_MARGIN, UNSTARTED_SECONDS, Cancel, Roster, Submit
 from seedflow.errors import ConfigError, PlacementError, RunFailed
 
 
@@ -89,6 +89,27 @@ def test_the_replacement_of_an_actor_that_was_killed_is_told_how() -> None:
     assert submit.before is not None
     assert submit.before.kind == "hung"
     assert "was killed, since step of group 0" in submit.before.text
+
+
+def test_a_cluster_that_is_just_growing_is_not_taken_for_one_of_a_single_worker() -> None:
+    """Else the learner would share the worker that happened to come first with an actor, for good."""
+    roster = Roster(CONFIG, 0.0)
+    roster.see_workers(WORKERS[:1], 1.0)
+    assert roster.advance(1.0) == []
+    assert roster.next_time(1.0) == GATHERING_SECONDS
+    roster.see_workers(WORKERS, 2.0)
+    (submit,) = roster.advance(2.0)
+    assert isinstance(submit, Submit)
+    assert not roster.plan()[0].shared
+
+
+def test_a_single_worker_hosts_everything() -> None:
+    roster = Roster(CONFIG, 0.0)
+    roster.see_workers(WORKERS[:1], 0.0)
+    roster.advance(0.0)
+    (submit,) = roster.advance(GATHERING_SECONDS)
+    assert isinstance(submit, Submit)
+    assert roster.plan()[0].shared
 
 
 def test_workers_whose_lifetimes_end_again_and_again_count_as_no_failure() -> None:

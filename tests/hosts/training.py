@@ -213,7 +213,7 @@ class Training:
         assert restarts == sorted(restarts)  # nor has it written metrics any more
 
     def check_leases(self) -> None:
-        """No environment belongs to two actors at a time, within a learner's life or across its generations."""
+        """No environment belongs to two actors at a time, within a learner's life or beyond."""
         paths = (self.dir / "logs").glob("learner-0-g*.log")
         logs = sorted(paths, key=lambda path: int(path.stem.rpartition("g")[2]))
         latest = ""  # time of the last lease so far
@@ -233,7 +233,8 @@ class Training:
                     del held[over["lease"]]
             assert times == sorted(times)
             # A learner grants nothing any more once the next one does.
-            assert not times or times[0] > latest, f"{logs[number - 1].name} went on beside {log.name}"
+            before = logs[number - 1].name
+            assert not times or times[0] > latest, f"{before} went on beside {log.name}"
             latest = times[-1] if times else latest
         assert latest
 
