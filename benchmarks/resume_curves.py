@@ -89,7 +89,7 @@ def run_all(directory: Path) -> dict[str, Path]:
             train(runs[f"seed {seed}"], CONFIG, f"seed={seed}", *SETTINGS)
     killed = directory / "killed"
     if not killed.exists():
-        total = 150_000
+        total = load_config(CONFIG).train.total_agent_steps
         train(killed, CONFIG, f"seed={KILLED_SEED}", *SETTINGS, until=total // 2)
     for name, cut in (("killed and resumed", False), ("resumed without its replay", True)):
         runs[name] = directory / name.replace(" ", "_")
