@@ -157,6 +157,18 @@ def test_role_that_does_not_stop_is_killed_after_the_grace(start: Start) -> None
     assert role.stop(0.2) == 128 + signal.SIGKILL
 
 
+def test_role_that_a_signal_has_stopped_is_told_from_one_that_waits(start: Start) -> None:
+    role = start("channel.send({'kind': 'ready'}); channel.stop_requested.wait(60); return 0")
+    wait_message(role, "ready")
+    assert not role.is_stopped()
+    os.kill(role.pid, signal.SIGSTOP)
+    wait_for(role.is_stopped)
+    os.kill(role.pid, signal.SIGCONT)
+    wait_for(lambda: not role.is_stopped())
+    assert role.stop(30) == 0
+    assert not role.is_stopped()
+
+
 def test_exception_is_reported_with_its_traceback(start: Start) -> None:
     role = start("raise ZeroDivisionError('seven by zero')")
     message = wait_message(role, "failed")
