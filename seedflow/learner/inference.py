@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from seedflow.config import Config
 from seedflow.learner.batcher import Batcher, PendingGroup
+from seedflow.learner.episodes import EpisodeStatistics
 from seedflow.learner.evaluation import EvaluationRounds
 from seedflow.learner.forward import Forward, HostRows, ServedBatch
 from seedflow.learner.progress import Progress
 from seedflow.learner.recording import Recorder
 from seedflow.metrics import Metrics
-from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.nested import Arrays, nest, part
 from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
@@ -260,8 +260,8 @@ class InferenceLoop:
         returns, lengths = self._episodes.update(rows, reward, first, frames)
         self._progress.agent_steps += self._episodes.steps - steps
         self._progress.env_frames += self._episodes.frames - simulated
-        if host["masked"].any():
-            self._metrics.add(MASKED, int(host["masked"].sum()))
+        if masked := np.count_nonzero(host["masked"]):
+            self._metrics.add(MASKED, int(masked))
         self._metrics.add("episode/count", len(returns))
         if len(returns):
             self._metrics.observe("episode/return", returns)
