@@ -25,6 +25,7 @@ from seedflow.learner.evaluation import EvaluationRounds
 from seedflow.learner.forward import Forward, HostRows, ServedBatch
 from seedflow.learner.progress import Progress
 from seedflow.learner.recording import Recorder
+from seedflow.learner.room import Room
 from seedflow.metrics import Metrics
 from seedflow.nested import Arrays, nest, part
 from seedflow.rpc.leases import Lease
@@ -74,7 +75,7 @@ class InferenceLoop:
         slab = transport.slab
         self._group_rows, self._block_rows = slab.layout.envs, slab.layout.rows
         rows = slab.blocks * self._block_rows
-        self._free = recorder.take_back()
+        self._room = Room(recorder)
         self._batch_rows = np.arange(settings.max_batch)
         self._episodes = EpisodeStatistics(rows)
         self._evaluation = EvaluationRounds(config.eval.every, config.eval.episodes, rows)
@@ -109,11 +110,11 @@ class InferenceLoop:
                 case FaultReported(lease, text, kind):
                     self._metrics.add(FAULT_METRICS[kind])
                     self._report(f"{lease.name}: {text}")
-        self._free = self._recorder.take_back()
+        self._room.look()
         if self._evaluates:
             self._open_evaluation()
         now = time.monotonic()
-        groups = self._batcher.take(now, self._fits())
+        groups = self._batcher.take(now, self._fits)
         self._note_starvation(now, starved=not groups and self._batcher.due_in(now) == 0.0)
         if groups:
             leases = {p.lease.id for p in groups}
@@ -194,20 +195,8 @@ class InferenceLoop:
                 self._batcher.add(pending.lease, pending.group, time.monotonic())
             self._held = []
 
-    def _fits(self) -> Callable[[PendingGroup], bool]:
-        free = self._free
-
-        def fits(pending: PendingGroup) -> bool:
-            nonlocal free
-            if pending.lease.role == "eval":
-                return True
-            needed = self._recorder.needed(self._rows_of[pending.lease.id, pending.group])
-            if needed > free:
-                return False
-            free -= needed
-            return True
-
-        return fits
+    def _fits(self, pending: PendingGroup) -> bool:
+        return pending.lease.role == "eval" or self._room.take(self._rows_of[pending.lease.id, pending.group])
 
     def _note_starvation(self, now: float, starved: bool) -> None:
         if self._starved_since is not None:
