@@ -37,7 +37,7 @@ class Room:
         self._closed = self._closed and self._recorder.crowded
 
     def take(self, rows: NDArray[np.int64]) -> bool:
-        """Whether one more index of each of `rows` can be recorded in this batch; if so, its room is taken."""
+        """Whether this batch can record one more index of each of `rows`; if so, takes the room for it."""
         needed = self._recorder.needed(rows)
         if needed == 0:
             return True

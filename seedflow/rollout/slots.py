@@ -157,7 +157,7 @@ def _fits(slot: Any, time: Any, ring: Any, seen: Any, batch: int, unroll: int, e
         if seen[env] == batch:
             return False
         seen[env] = batch
-    return _needed(slot, time, unroll, envs) <= ring[1]
+    return bool(_needed(slot, time, unroll, envs) <= ring[1])
 
 
 @cpu_kernel
