@@ -89,7 +89,7 @@ def run_all(directory: Path) -> dict[str, Path]:
             train(runs[f"seed {seed}"], CONFIG, f"seed={seed}", *SETTINGS)
     killed = directory / "killed"
     if not killed.exists():
-        total = 150_000
+        total = load_config(CONFIG).train.total_agent_steps
         train(killed, CONFIG, f"seed={KILLED_SEED}", *SETTINGS, until=total // 2)
     for name, cut in (("killed and resumed", False), ("resumed without its replay", True)):
         runs[name] = directory / name.replace(" ", "_")
@@ -119,10 +119,13 @@ def compare(
     after = grid > end / 2
     figures = {}
     for name in ("killed and resumed", "resumed without its replay"):
-        beyond = np.maximum(low - curves[name], curves[name] - high)[after]
+        below, above = (low - curves[name])[after], (curves[name] - high)[after]
         figures[name] = {
-            "share_inside": float((beyond <= 0).mean()),
-            "farthest_outside": float(max(0.0, beyond.max())),
+            "share_below": float((below > 0).mean()),
+            "share_above": float((above > 0).mean()),
+            "farthest_below": float(max(0.0, below.max())),
+            "farthest_above": float(max(0.0, above.max())),
+            "least": float(curves[name][after].min()),
             "mean_after": float(curves[name][after].mean()),
             "last": float(curves[name][-1]),
         }

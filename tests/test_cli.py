@@ -334,7 +334,10 @@ def test_plot_of_a_directory_without_metrics_fails_with_one_message(tmp_path: Pa
     assert str(tmp_path) in result.stderr
 
 
-@pytest.mark.parametrize("program", [[str(PROGRAM)], [sys.executable, "-m", "seedflow.cli"]])
+@pytest.mark.parametrize(
+    "program",
+    [[str(PROGRAM)], [sys.executable, "-m", "seedflow"], [sys.executable, "-m", "seedflow.cli"]],
+)
 def test_the_program_says_its_version(program: list[str]) -> None:
     done = subprocess.run([*program, "--version"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -20,6 +20,8 @@ _REQUIRED: dict[str, type] = {
 }
 _OPTIONAL: dict[str, Any] = {"run": "", "generation": 0, "released": False}
 """What records of earlier releases lack, and what that means."""
+JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+"""Where a batch system tells its jobs who they are."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Writer:
     started
         When the process started, in the kernel's ticks since boot.
     job, restart
-        The Slurm job, empty without one, and how often it was requeued: it keeps its id, and before it is
-        started again it has ended.
+        The batch job, empty without one, and how often it was requeued: it keeps its id, and before it is
+        started again it has ended. Only Slurm tells how often; elsewhere that is 0.
     run, generation
         The run on a cluster, empty without one, and which start of its learner this is: a later start
         takes over from an earlier one, which may be cut off and go on somewhere.
@@ -61,7 +63,7 @@ class Writer:
             boot=_boot(),
             pid=os.getpid(),
             started=_started(os.getpid()) or 0,
-            job=environ.get("SLURM_JOB_ID", ""),
+            job=next((environ[name] for name in JOB_IDS if environ.get(name)), ""),
             restart=int(restart) if restart.isdecimal() else 0,
             run=run,
             generation=generation,

@@ -107,9 +107,20 @@ def test_a_requeued_job_succeeds_itself_on_another_host(store: Store) -> None:
         assert lock.succeeds == f"process {os.getpid()} on elsewhere (job 17)"
 
 
+@pytest.mark.parametrize("variable", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"])
+def test_a_refusal_names_the_job_that_writes(store: Store, variable: str) -> None:
+    other = WriterLock(store, Writer.this({variable: "18.head"}))
+    with (
+        WriterLock(store, Writer.this({variable: "17.head"})),
+        pytest.raises(CheckpointConflict, match=r"\(job 17.head\)"),
+    ):
+        other.acquire()
+
+
 @pytest.mark.parametrize("store", ["no flock", "memory"], indirect=True)
 @pytest.mark.parametrize(
-    "job", [{}, {"SLURM_JOB_ID": "18", "SLURM_RESTART_COUNT": "1"}, {"SLURM_JOB_ID": "17"}]
+    "job",
+    [{}, {"SLURM_JOB_ID": "18", "SLURM_RESTART_COUNT": "1"}, {"SLURM_JOB_ID": "17"}, {"PBS_JOBID": "17"}],
 )
 def test_where_nothing_can_tell_a_person_decides(store: Store, job: dict[str, str]) -> None:
     holder = replace(Writer.this(), host="elsewhere", job="17", restart=0)
