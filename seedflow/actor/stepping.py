@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from seedflow.actor.activity import SIZE, Activity
@@ -202,7 +203,7 @@ class ActorLoop:
             raise GroupFault(group, self._env_ids(group), "step") from error
         finally:
             self._activity.end()
-        self.counts.agent_steps += len(rows["first"]) - int(rows["first"].sum())
+        self.counts.agent_steps += len(rows["first"]) - int(np.count_nonzero(rows["first"]))
         self.counts.env_frames += int(rows["frames"].sum())
 
     def _env_ids(self, group: int) -> range:

@@ -47,7 +47,7 @@ class Workload:
     overrides: tuple[str, ...] = ()
 
 
-ENDLESS = ("train.total_agent_steps=1_000_000_000", "metrics.every_seconds=0.5", "metrics.tensorboard=false")
+ENDLESS = ("train.total_agent_steps=1_000_000_000", "metrics.every_seconds=1", "metrics.tensorboard=false")
 WORKLOADS = (
     Workload(
         "cartpole-64",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -109,6 +110,7 @@ class DirectForward(Forward):
             for spec in (*REPLY_SCALARS, VERSION, *acting.record_specs)
         }
         recorder.attach(self._staging, self._output)
+        self._first_outputs = cache(self._first_outputs_of)
         self._action: Tensor | None = None
 
     @torch.inference_mode()
@@ -127,9 +129,11 @@ class DirectForward(Forward):
         )
         output = self._acting.act(network, inputs, state)
         self._states.scatter(rows, output.state)
-        self._output[VERSION.name].fill_(version)
-        for name, value in {"action": output.action, **output.record}.items():
-            self._output[name][: len(batch.rows)].copy_(value)
+        outputs = self._first_outputs(len(batch.rows))
+        outputs[VERSION.name].fill_(version)
+        outputs["action"].copy_(output.action)
+        for name, value in output.record.items():
+            outputs[name].copy_(value)
         self._recorder.end()
         self._action = output.action
         return staged.host
@@ -142,3 +146,6 @@ class DirectForward(Forward):
     def hand_over(self) -> None:
         """See `Forward.hand_over`."""
         self._recorder.hand_over()
+
+    def _first_outputs_of(self, total: int) -> dict[str, Tensor]:
+        return {name: value[:total] for name, value in self._output.items()}

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from seedflow.config import Config
 from seedflow.learner.batcher import Batcher, PendingGroup
+from seedflow.learner.episodes import EpisodeStatistics
 from seedflow.learner.evaluation import EvaluationRounds
 from seedflow.learner.forward import Forward, HostRows, ServedBatch
 from seedflow.learner.progress import Progress
 from seedflow.learner.recording import Recorder
+from seedflow.learner.room import Room
 from seedflow.metrics import Metrics
-from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.nested import Arrays, nest, part
 from seedflow.rpc.leases import Lease
 from seedflow.rpc.transport import FaultReported, GroupRang, LearnerTransport, LeaseClosed, LeaseOpened
@@ -77,7 +78,7 @@ class InferenceLoop:
         slab = transport.slab
         self._group_rows, self._block_rows = slab.layout.envs, slab.layout.rows
         rows = slab.blocks * self._block_rows
-        self._free = recorder.take_back()
+        self._room = Room(recorder)
         self._batch_rows = np.arange(settings.max_batch)
         self._episodes = EpisodeStatistics(rows)
         self._evaluation = EvaluationRounds(config.eval.every, config.eval.episodes, rows)
@@ -112,11 +113,11 @@ class InferenceLoop:
                 case FaultReported(lease, text, kind):
                     self._metrics.add(FAULT_METRICS[kind])
                     self._report(f"{lease.name}: {text}")
-        self._free = self._recorder.take_back()
+        self._room.look()
         if self._evaluates:
             self._open_evaluation()
         now = time.monotonic()
-        groups = self._batcher.take(now, self._fits())
+        groups = self._batcher.take(now, self._fits)
         self._note_starvation(now, starved=not groups and self._batcher.due_in(now) == 0.0)
         if groups:
             leases = {p.lease.id for p in groups}
@@ -200,20 +201,8 @@ class InferenceLoop:
                 self._batcher.add(pending.lease, pending.group, time.monotonic())
             self._held = []
 
-    def _fits(self) -> Callable[[PendingGroup], bool]:
-        free = self._free
-
-        def fits(pending: PendingGroup) -> bool:
-            nonlocal free
-            if pending.lease.role == "eval":
-                return True
-            needed = self._recorder.needed(self._rows_of[pending.lease.id, pending.group])
-            if needed > free:
-                return False
-            free -= needed
-            return True
-
-        return fits
+    def _fits(self, pending: PendingGroup) -> bool:
+        return pending.lease.role == "eval" or self._room.take(self._rows_of[pending.lease.id, pending.group])
 
     def _note_starvation(self, now: float, starved: bool) -> None:
         if self._starved_since is not None:
@@ -266,8 +255,8 @@ class InferenceLoop:
         returns, lengths = self._episodes.update(rows, reward, first, frames)
         self._progress.agent_steps += self._episodes.steps - steps
         self._progress.env_frames += self._episodes.frames - simulated
-        if host["masked"].any():
-            self._metrics.add(MASKED, int(host["masked"].sum()))
+        if masked := np.count_nonzero(host["masked"]):
+            self._metrics.add(MASKED, int(masked))
         self._metrics.add("episode/count", len(returns))
         if len(returns):
             self._metrics.observe("episode/return", returns)

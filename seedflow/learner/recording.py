@@ -84,6 +84,11 @@ class Recorder(ABC):
     def waiting(self) -> int:
         """Those that are full and wait."""
 
+    @property
+    @abstractmethod
+    def crowded(self) -> bool:
+        """Whether so many wait that training has enough to do without those that are still being written."""
+
 
 class UnrollRecorder(Recorder):
     """Writes unrolls into slots.
@@ -94,13 +99,17 @@ class UnrollRecorder(Recorder):
         Rows of the slab.
     storage, unrolls, freed
         Memory of the slots, the ring of finished ones, and the ring of free ones.
+    batch
+        Unrolls that an update takes.
     """
 
     _write_inputs: UnrollWriter
     _write_outputs: UnrollWriter
 
-    def __init__(self, rows: int, storage: UnrollStorage, unrolls: IndexRing, freed: IndexRing) -> None:
-        self.storage = storage
+    def __init__(
+        self, rows: int, storage: UnrollStorage, unrolls: IndexRing, freed: IndexRing, batch: int
+    ) -> None:
+        self.storage, self._batch = storage, batch
         self._unrolls, self._freed = unrolls, freed
         self._pool = SlotPool(rows, storage.slots, storage.unroll)
         self._open: tuple[Rows, Rows, Sequence[Tensor], Placement] | None = None
@@ -171,6 +180,10 @@ class UnrollRecorder(Recorder):
     def waiting(self) -> int:
         return len(self._unrolls)
 
+    @property
+    def crowded(self) -> bool:
+        return len(self._unrolls) > self._batch
+
 
 class ChunkRecorder(Recorder):
     """Writes chunks for the replay, on the host: of what the device computes, only outputs come back.
@@ -239,3 +252,7 @@ class ChunkRecorder(Recorder):
     @property
     def waiting(self) -> int:
         return len(self._arrivals.filled)
+
+    @property
+    def crowded(self) -> bool:
+        return False  # a limiter, not the speed of training, decides when the replay takes more

@@ -132,4 +132,4 @@ def _recorder(config: Config, shared: Shared, rows: int, report: Callable[[str],
         f"{config.slots} unroll slots of {config.rollout.unroll + 1} steps take {nbytes / 2**20:.1f} MiB "
         f"on {storage.device}"
     )
-    return UnrollRecorder(rows, storage, experience.finished, experience.freed)
+    return UnrollRecorder(rows, storage, experience.finished, experience.freed, config.train.batch)

@@ -1,14 +1,13 @@
 """What a run measures, and where the numbers go.
 
-`Metrics` counts in the loops, `EpisodeStatistics` closes episodes, the sinks write snapshots,
-`read_metrics` and `plot_runs` look at them afterwards, and `names` says what each number means.
+`Metrics` counts in the loops, the sinks write snapshots, `read_metrics` and `plot_runs`
+look at them afterwards, and `names` says what each number means.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from seedflow.metrics.episodes import EpisodeStatistics
 from seedflow.metrics.read import METRICS_FILE, MetricsError, column, read_metrics
 from seedflow.metrics.registry import Metrics, Rate
 from seedflow.metrics.sinks import JsonlSink, Sink, TensorBoardSink
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "METRICS_FILE",
     "Console",
-    "EpisodeStatistics",
     "JsonlSink",
     "Metrics",
     "MetricsError",

@@ -146,7 +146,7 @@ METRICS: tuple[MetricName, ...] = (
         "inference/wait_slots_seconds",
         "s",
         "counter",
-        "Time inference stood still because no unroll slot or chunk buffer was free.",
+        "Time inference stood still because unroll slots or chunk buffers for those who asked were not free.",
     ),
     MetricName(
         "inference/idle_seconds",

@@ -42,4 +42,7 @@ class ActorCritic(Trunk):
     def forward(self, inputs: NetworkInput, state: State) -> tuple[NetworkOutput, State]:
         """Run over ``[T, B]`` indices; the state is as of `Trunk.features`."""
         x, after = self.features(inputs, state)
-        return NetworkOutput(self.policy_head(x), self.value_head(x).squeeze(-1)), after
+        logits, value = (
+            nn.functional.linear(x, head.weight, head.bias) for head in (self.policy_head, self.value_head)
+        )
+        return NetworkOutput(logits, value.squeeze(-1)), after

@@ -98,11 +98,8 @@ class SlotPool:
             For an env named twice, or with fewer free slots than `needed`; nothing is changed then.
         """
         self._batch += 1
-        if not _all_new(self._seen, self._batch, envs):
-            values, counts = np.unique(envs, return_counts=True)
-            raise SeedflowError(f"environment rows {values[counts > 1].tolist()} appear twice in one batch")
-        if self.needed(envs) > self.free:
-            raise SeedflowError(f"{self.needed(envs)} unroll slots are needed and {self.free} are free")
+        if not _fits(self._slot, self._time, self._ring, self._seen, self._batch, self.unroll, envs):
+            raise self._why_not(envs)
         return Placement(*_place(self._slot, self._time, self._free, self._ring, envs))
 
     def advance(self, envs: NDArray[np.int64]) -> Completion:
@@ -122,6 +119,12 @@ class SlotPool:
         returned = np.fromiter(slots, np.int64)
         if len(returned):
             _put_back(self._free, self._ring, returned)
+
+    def _why_not(self, envs: NDArray[np.int64]) -> SeedflowError:
+        values, counts = np.unique(envs, return_counts=True)
+        if len(values) < len(envs):
+            return SeedflowError(f"environment rows {values[counts > 1].tolist()} appear twice in one batch")
+        return SeedflowError(f"{self.needed(envs)} unroll slots are needed and {self.free} are free")
 
     def state(self) -> Arrays:
         """Who holds which slot, see `seedflow.nested`."""
@@ -148,12 +151,13 @@ def _needed(slot: Any, time: Any, unroll: int, envs: Any) -> int:
 
 
 @cpu_kernel
-def _all_new(seen: Any, batch: int, envs: Any) -> bool:
+def _fits(slot: Any, time: Any, ring: Any, seen: Any, batch: int, unroll: int, envs: Any) -> bool:
+    """Whether every env is named once and there are slots for them all."""
     for env in envs:
         if seen[env] == batch:
             return False
         seen[env] = batch
-    return True
+    return bool(_needed(slot, time, unroll, envs) <= ring[1])
 
 
 @cpu_kernel

@@ -45,7 +45,7 @@ def test_a_resumed_run_hides_what_lies_beyond_its_checkpoint(tmp_path: Path) -> 
 
 PROGRAM = """
 import sys
-from seedflow.metrics import EpisodeStatistics, JsonlSink, Metrics, TensorBoardSink
+from seedflow.metrics import JsonlSink, Metrics, TensorBoardSink
 with TensorBoardSink(sys.argv[1]) as sink:
     sink.write(1, {"loss/total": 1.0})
 heavy = {"torch", "tensorflow", "numba", "dask", "distributed", "rich", "matplotlib"} & set(sys.modules)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from seedflow.kernels.jit import cpu_kernel
 from seedflow.nested import Arrays, numbers
 
 
@@ -76,22 +77,14 @@ class EpisodeStatistics:
             Their transitions.
         """
         rows, first = np.asarray(rows, np.int64), np.asarray(first, np.bool_)
-        reward, frames = np.asarray(reward), np.asarray(frames)
+        reward, frames = np.asarray(reward, np.float64), np.asarray(frames, np.int64)
         self._check(rows, reward=reward, first=first, frames=frames)
-        steps = int(rows.size - np.count_nonzero(first))
+        steps, simulated, returns, lengths = _update(
+            self._return, self._length, self._open, rows, reward, first, frames
+        )
         self.steps += steps
-        if steps == rows.size:
-            self.frames += int(frames.sum(dtype=np.int64))
-            self._return[rows] += reward
-            self._length[rows] += 1
-            return _NO_RETURNS, _NO_LENGTHS
-        self.frames += int(frames.sum(dtype=np.int64, where=~first))
-        returns, lengths = self._return[rows], self._length[rows]
-        closed = first & self._open[rows] & (lengths > 0)
-        self._return[rows] = np.where(first, 0.0, returns + reward)
-        self._length[rows] = np.where(first, 0, lengths + 1)
-        self._open[rows] |= first
-        return returns[closed], lengths[closed]
+        self.frames += simulated
+        return returns, lengths
 
     def state(self) -> Arrays:
         """Of the open episodes, see `seedflow.nested`."""
@@ -116,6 +109,21 @@ class EpisodeStatistics:
                 raise ValueError(f"{name} has shape {values.shape}: expected {rows.shape}, that of rows")
 
 
-_NO_RETURNS = np.empty(0, np.float64)
-_NO_LENGTHS = np.empty(0, np.int64)
-_NO_RETURNS.flags.writeable = _NO_LENGTHS.flags.writeable = False
+@cpu_kernel
+def _update(total: Any, length: Any, begun: Any, rows: Any, reward: Any, first: Any, frames: Any) -> Any:
+    """Return transitions, frames, and returns and lengths of the episodes that were closed."""
+    returns, lengths = np.empty(len(rows), np.float64), np.empty(len(rows), np.int64)
+    steps = simulated = closed = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        if not first[i]:
+            total[row] += reward[i]
+            length[row] += 1
+            steps += 1
+            simulated += frames[i]
+            continue
+        if begun[row] and length[row] > 0:
+            returns[closed], lengths[closed] = total[row], length[row]
+            closed += 1
+        total[row], length[row], begun[row] = 0.0, 0, True
+    return steps, simulated, returns[:closed], lengths[:closed]

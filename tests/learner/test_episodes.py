@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seedflow.metrics import EpisodeStatistics
+from seedflow.learner.episodes import EpisodeStatistics
 
 
 def feed(statistics: EpisodeStatistics, row: int, *steps: tuple[float, bool]) -> list[tuple[float, int]]:
