@@ -33,6 +33,7 @@ class Line:
         self.dead = threading.Event()
         self.heard = bytearray()
         self._pairs: dict[socket.socket, socket.socket] = {}
+        self._actors: set[socket.socket] = set()
         self._wake, self._woken = socket.socketpair()
         self._lock = threading.Lock()
         self._stopping = False
@@ -71,13 +72,14 @@ class Line:
             actor, _ = self._server.accept()
             gateway = socket.create_connection(self._target)
             self._pairs[actor], self._pairs[gateway] = gateway, actor
+            self._actors.add(actor)
         elif sock is not self._woken and sock in self._pairs:
             other = self._pairs[sock]
             try:
                 data = sock.recv(1 << 16)
             except ConnectionResetError:
                 data = b""
-            if sock.getpeername() != self._target:
+            if sock in self._actors:
                 self.heard += data
             if self.dead.is_set():
                 return

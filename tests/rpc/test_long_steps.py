@@ -38,9 +38,9 @@ with connect(endpoint, TOKEN, registration(0), BlockLayout(SPEC, 2, 4), rpc, 0.2
         assert actor.wait(60.0) == 0
     step()
     print("registered", flush=True)
-    ring(1)  # whose actions come while nobody can take them
-    ctypes.PyDLL(None).sleep(seconds)  # unlike CDLL, it keeps the interpreter lock, as careless C code does
     try:
+        ring(1)  # whose actions come while nobody can take them
+        ctypes.PyDLL(None).sleep(seconds)  # unlike CDLL, it keeps the interpreter lock, as careless C code does
         assert actor.wait(60.0) == 1
         step()
         print("kept", flush=True)
