@@ -62,7 +62,10 @@ class Line:
             with self._lock:
                 watched = [*self._pairs, self._server, self._woken]
                 watched = [sock for sock in watched if sock.fileno() >= 0]
-            ready, _, _ = select.select(watched, [], [], 0.2)
+            try:
+                ready, _, _ = select.select(watched, [], [], 0.2)
+            except (OSError, ValueError):  # `reset` has closed one of them meanwhile
+                continue
             with self._lock:
                 for sock in ready:
                     self._serve(sock)

@@ -40,7 +40,8 @@ with connect(endpoint, TOKEN, registration(0), BlockLayout(SPEC, 2, 4), rpc, 0.2
     print("registered", flush=True)
     try:
         ring(1)  # whose actions come while nobody can take them
-        ctypes.PyDLL(None).sleep(seconds)  # unlike CDLL, it keeps the interpreter lock, as careless C code does
+        # Unlike CDLL, it keeps the interpreter lock, as careless C code does.
+        ctypes.PyDLL(None).sleep(seconds)
         assert actor.wait(60.0) == 1
         step()
         print("kept", flush=True)
