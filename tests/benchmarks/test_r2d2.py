@@ -34,9 +34,11 @@ def test_updates_count_from_the_first_sequence_of_the_runs_own() -> None:
     assert found["steps_per_second"] == 500
 
 
-@pytest.mark.parametrize(("level", "inside"), [(150.0, 1.0), (90.0, 0.0), (230.0, 0.0)])
+@pytest.mark.parametrize(
+    ("level", "below", "above"), [(150.0, 0.0, 0.0), (90.0, 10.0, 0.0), (230.0, 0.0, 30.0)]
+)
 def test_a_resumed_run_is_set_against_the_band_between_the_others(
-    tmp_path: Path, level: float, inside: float
+    tmp_path: Path, level: float, below: float, above: float
 ) -> None:
     def run(name: str, value: float) -> Path:
         lines = [
@@ -50,10 +52,10 @@ def test_a_resumed_run_is_set_against_the_band_between_the_others(
     levels: dict[str, Any] = {"seed 1": 100.0, "seed 2": 130.0, "seed 3": 200.0}
     levels |= {"killed and resumed": level, "resumed without its replay": 100.0}
     _, curves, figures = compare({name: run(name, value) for name, value in levels.items()})
-    assert figures["killed and resumed"]["share_inside"] == inside
-    assert figures["killed and resumed"]["farthest_outside"] == pytest.approx(
-        max(0.0, 100.0 - level, level - 200.0)
-    )
+    found = figures["killed and resumed"]
+    assert (found["farthest_below"], found["farthest_above"]) == pytest.approx((below, above))
+    assert (found["share_below"], found["share_above"]) == (below > 0, above > 0)
+    assert found["least"] == pytest.approx(level)
     np.testing.assert_allclose(curves["seed 3"], 200.0)
 
 
