@@ -38,7 +38,6 @@ UNSTARTED_SECONDS = 1.5
 """A cancelled task that has not begun by then never will."""
 CROWDING_SECONDS = 3.0
 """So long a lost learner waits for a worker without actors, such as one that its nanny starts again."""
-
 GATHERING_SECONDS = 3.0
 """So long a run waits for company of a single worker: a cluster that has just been started grows."""
 
@@ -166,7 +165,7 @@ class Roster:
     def see_workers(self, workers: Iterable[WorkerInfo], now: float) -> None:
         """All workers that the cluster has now."""
         self._workers = tuple(workers)
-        if sum(worker.running for worker in self._workers) != 1:
+        if not self._alone():
             self._alone_since = now
         present = {worker.address for worker in self._workers}
         for slot in self._slots.values():
@@ -279,9 +278,11 @@ class Roster:
 
     def _gathers(self, now: float) -> bool:
         """Whether the only worker that there is may soon have company, so that not all has to go there."""
-        alone = sum(worker.running for worker in self._workers) == 1
         expected = self.config.runtime == "local" and self.config.cluster.local_workers == 1
-        return alone and not expected and now < self._alone_since + GATHERING_SECONDS
+        return self._alone() and not expected and now < self._alone_since + GATHERING_SECONDS
+
+    def _alone(self) -> bool:
+        return sum(worker.running for worker in self._workers) == 1
 
     def _next_place(self, now: float) -> Placement | None:
         """Where the lost learner goes; None: it waits for a better place."""

@@ -42,6 +42,7 @@ class ActorCritic(Trunk):
     def forward(self, inputs: NetworkInput, state: State) -> tuple[NetworkOutput, State]:
         """Run over ``[T, B]`` indices; the state is as of `Trunk.features`."""
         x, after = self.features(inputs, state)
+        # For small batches to call a module takes longer than what it computes.
         logits, value = (
             nn.functional.linear(x, head.weight, head.bias) for head in (self.policy_head, self.value_head)
         )
